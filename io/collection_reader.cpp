@@ -35,7 +35,7 @@ std::vector<TimedFile> files_of_time(std::vector<TimedFile> files, std::optional
     double time = std::ranges::max(times);
     if (wanted) {
         const auto found = index_of_time(times, *wanted);
-        if (!found) throw IoError(fmt::format("{}: it has no such time; its last is {}.", where, time));
+        if (!found) throw IoError("{}: it has no such time; its last is {}.", where, time);
         time = times[*found];
     }
     std::erase_if(files, [&](const TimedFile& file) { return file.time != time; });
@@ -47,7 +47,7 @@ std::vector<TimedFile> files_of_series(const std::filesystem::path& path, const 
     const auto file = MappedFile::open(path, "read_mesh");
     const auto json = nlohmann::json::parse(file->text(), nullptr, false);
     const auto refuse = [&](const std::string& what) {
-        throw IoError(where + ": " + what + ". It is truncated, damaged, or no .series file.");
+        throw IoError("{}: {}. It is truncated, damaged, or no .series file.", where, what);
     };
     if (json.is_discarded() || !json.is_object() || !json.contains("files") || !json["files"].is_array())
         refuse("expected JSON with a list 'files'");
@@ -63,11 +63,11 @@ std::vector<TimedFile> files_of_series(const std::filesystem::path& path, const 
 
 std::vector<TimedFile> required(std::vector<TimedFile> files, const std::string& where)
 {
-    if (files.empty()) throw IoError(where + ": it names no files.");
+    if (files.empty()) throw IoError("{}: it names no files.", where);
     for (const TimedFile& file : files)
         if (!std::isfinite(file.time))
-            throw IoError(fmt::format("{}: the time of {} is {}, a finite number is expected. Correct the index.",
-                                      where, file.file, file.time));
+            throw IoError("{}: the time of {} is {}, a finite number is expected. Correct the index.", where, file.file,
+                          file.time);
     return files;
 }
 
@@ -183,7 +183,7 @@ private:
     std::vector<MeshBlock> read_file(const std::string& source)
     {
         constexpr std::size_t most_files = 100000;
-        if (++num_files_ > most_files) throw IoError(where_ + ": it names more than 100000 files.");
+        if (++num_files_ > most_files) throw IoError("{}: it names more than 100000 files.", where_);
         return read_member_(listed_file(path_, source));
     }
 
@@ -211,7 +211,7 @@ private:
         if (pieces.empty()) return;
         const MeshKind kind = pieces.front().kind;
         if (std::ranges::any_of(pieces, [&](const Mesh& mesh) { return mesh.kind != kind; }))
-            throw IoError(where_ + ": the partitions of '" + name + "' are of different kinds.");
+            throw IoError("{}: the partitions of '{}' are of different kinds.", where_, name);
         blocks_.push_back({name, pieces.size() == 1 ? std::move(pieces.front())
                                                     : merge_pieces(std::move(pieces), kind, where_, options_)});
     }

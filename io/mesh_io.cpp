@@ -128,13 +128,13 @@ bool has_time(const Mesh& mesh, double wanted)
 Mesh read_single(const std::filesystem::path& path, const ReadOptions& options)
 {
     if (std::filesystem::is_directory(path) && !is_array_file(path))
-        throw IoError("read_mesh: " + path.string() + " is a folder, a file or an OpenFOAM case is expected." +
-                      (std::filesystem::exists(path / "manifest.json")
-                           ? " It is a shards folder: merge it, or read the mesh.pvtu or mesh.pvtp in it."
-                           : ""));
+        throw IoError("read_mesh: {} is a folder, a file or an OpenFOAM case is expected.{}", path.string(),
+                      std::filesystem::exists(path / "manifest.json")
+                          ? " It is a shards folder: merge it, or read the mesh.pvtu or mesh.pvtp in it."
+                          : "");
     if (const Format* format = find_format(path); format && format->read) return format->read(path, options);
-    throw IoError("read_mesh: " + path.string() + " has the extension '" + lower_extension(path) + "'; known are " +
-                  readable_formats() + ".");
+    throw IoError("read_mesh: {} has the extension '{}'; known are {}.", path.string(), lower_extension(path),
+                  readable_formats());
 }
 
 std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOptions& options,
@@ -153,9 +153,9 @@ std::vector<MeshBlock> read_by_format(const std::filesystem::path& path, const R
         std::error_code ignored;
         const auto self = std::filesystem::weakly_canonical(path, ignored);
         if (std::ranges::find(parents, self) != parents.end())
-            throw IoError(where + " names itself, directly or through the files that it names. Remove the cycle.");
+            throw IoError("{} names itself, directly or through the files that it names. Remove the cycle.", where);
         constexpr std::size_t max_depth = 16;
-        if (parents.size() >= max_depth) throw IoError(where + " is nested deeper than 16 collections.");
+        if (parents.size() >= max_depth) throw IoError("{} is nested deeper than 16 collections.", where);
         parents.push_back(self);
         ReadOptions inner;
         inner.time = extension == ".pvd" || extension == ".series" ? std::nullopt : options.time;
@@ -166,9 +166,9 @@ std::vector<MeshBlock> read_by_format(const std::filesystem::path& path, const R
     std::vector<MeshBlock> blocks;
     blocks.push_back({"", read_single(path, options)});
     if (!options.blocks.empty())
-        throw InvalidInput(where + " holds one mesh and no blocks to choose from. Leave out the choice of blocks.");
+        throw InvalidInput("{} holds one mesh and no blocks to choose from. Leave out the choice of blocks.", where);
     if (options.time && parents.empty() && !has_time(blocks.front().mesh, *options.time))
-        throw InvalidInput(where + " has no times to choose from, or not this one. Leave out the choice of a time.");
+        throw InvalidInput("{} has no times to choose from, or not this one. Leave out the choice of a time.", where);
     return blocks;
 }
 
@@ -225,8 +225,8 @@ std::string writable_formats()
 void require_writable_format(const std::filesystem::path& path)
 {
     if (const Format* format = find_format(path); !format || !format->write)
-        throw IoError("write_mesh: " + path.string() + " has the extension '" + lower_extension(path) +
-                      "'; writable are " + writable_formats() + ".");
+        throw IoError("write_mesh: {} has the extension '{}'; writable are {}.", path.string(), lower_extension(path),
+                      writable_formats());
 }
 
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options)

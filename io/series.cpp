@@ -125,13 +125,13 @@ std::vector<SeriesState> sorted(std::vector<SeriesState> states, const std::stri
 {
     for (const SeriesState& state : states)
         if (!std::isfinite(state.time))
-            throw ErrorType(fmt::format("{}: the time of {} is {}, a finite number is expected. {}", where,
-                                        place_of(state), state.time, advice));
+            throw ErrorType("{}: the time of {} is {}, a finite number is expected. {}", where, place_of(state),
+                            state.time, advice);
     std::ranges::stable_sort(states, {}, &SeriesState::time);
     const auto twice = std::ranges::adjacent_find(states, {}, &SeriesState::time);
     if (twice != states.end())
-        throw ErrorType(fmt::format("{}: two states have the time {}: {} and {}. {}", where, twice->time,
-                                    place_of(twice[0]), place_of(twice[1]), advice));
+        throw ErrorType("{}: two states have the time {}: {} and {}. {}", where, twice->time, place_of(twice[0]),
+                        place_of(twice[1]), advice);
     return states;
 }
 
@@ -143,9 +143,9 @@ std::vector<SeriesState> states_of_index(const fs::path& path)
         std::error_code ignored;
         const fs::path member = listed_file(path, file.file);
         if (!fs::exists(member, ignored))
-            throw IoError(fmt::format("{}: the file of time {}, {}, does not exist. Restore it, or remove it from the "
-                                      "index.",
-                                      where, file.time, member.string()));
+            throw IoError("{}: the file of time {}, {}, does not exist. Restore it, or remove it from the "
+                          "index.",
+                          where, file.time, member.string());
         by_time[file.time].push_back(std::move(file));
     }
     std::vector<SeriesState> states;
@@ -157,9 +157,9 @@ std::vector<SeriesState> states_of_index(const fs::path& path)
         std::map<std::pair<std::string, std::string>, std::string> files;  // by group and part
         for (const TimedFile& part : parts)
             if (const auto [other, is_new] = files.emplace(std::pair(part.group, part.name), part.file); !is_new)
-                throw IoError(fmt::format("{}: two states have the time {}: {} and {}. Remove one from the index{}.",
-                                          where, time, other->second, part.file,
-                                          part.name.empty() ? "" : ", or number them as parts (part=\"0\", \"1\")"));
+                throw IoError("{}: two states have the time {}: {} and {}. Remove one from the index{}.", where, time,
+                              other->second, part.file,
+                              part.name.empty() ? "" : ", or number them as parts (part=\"0\", \"1\")");
         states.push_back({time, path, time});
     }
     return states;
@@ -237,9 +237,9 @@ public:
                 continue;
             }
             if (fs::is_directory(match.path, ignored) && !is_array_file(match.path))
-                throw InvalidInput(where_ + ": " + match.path.string() +
-                                   " is a folder, but no OpenFOAM case. Give the pattern of the files in it, e.g. " +
-                                   pattern_ + "/out_*.vtu.");
+                throw InvalidInput(
+                    "{}: {} is a folder, but no OpenFOAM case. Give the pattern of the files in it, e.g. {}/out_*.vtu.",
+                    where_, match.path.string(), pattern_);
             match.times = times_of(match.path);
             has_whole = has_whole || match.times.size() > 1;
         }
@@ -248,10 +248,10 @@ public:
         std::ranges::sort(found, is_before, &Series::id);
         const auto twice = std::ranges::adjacent_find(found, {}, &Series::id);
         if (twice != found.end())
-            throw InvalidInput(fmt::format("{}: two runs have the id '{}': {} and {}. Let {} stand for what tells runs "
-                                           "apart, and write the rest out.",
-                                           where_, twice->id, twice[0].path.string(), twice[1].path.string(),
-                                           has_whole ? "the last *" : "the * before the last"));
+            throw InvalidInput("{}: two runs have the id '{}': {} and {}. Let {} stand for what tells runs "
+                               "apart, and write the rest out.",
+                               where_, twice->id, twice[0].path.string(), twice[1].path.string(),
+                               has_whole ? "the last *" : "the * before the last");
         return found;
     }
 
@@ -266,24 +266,24 @@ private:
             if (match.name != pattern_) {
                 auto texts = wildcard_texts(pattern_, match.name);
                 if (!texts)
-                    throw InvalidInput(where_ + ": what its wildcards stand for in " + path.string() +
-                                       " is unclear. Write it with *, ? and [a-z] only, and single slashes.");
+                    throw InvalidInput("{}: what its wildcards stand for in {} is unclear. Write it with *, ? and "
+                                       "[a-z] only, and single slashes.",
+                                       where_, path.string());
                 match.texts = std::move(*texts);
             }
             match.path = std::move(path);
             matches_.push_back(std::move(match));
         }
         if (matches_.empty())
-            throw InvalidInput(where_ + " matches no file or folder. Check the pattern" +
-                               (is_absolute ? "." : "; it is relative to " + root_.string() + "."));
+            throw InvalidInput("{} matches no file or folder. Check the pattern{}", where_,
+                               is_absolute ? "." : "; it is relative to " + root_.string() + ".");
     }
 
     std::vector<Series> whole_series() const
     {
         if (!times_.empty())
-            throw InvalidInput(where_ + ": " + matches_.front().path.string() +
-                               " has its own times, so that a table of times (" + times_ +
-                               ") has no effect. Leave it out.");
+            throw InvalidInput("{}: {} has its own times, so that a table of times ({}) has no effect. Leave it out.",
+                               where_, matches_.front().path.string(), times_);
         std::vector<Series> found;
         for (const Match& match : matches_) {
             fs::path name = match.path.filename();
@@ -348,9 +348,9 @@ private:
         const auto timed = std::ranges::find_if(files, has_time);
         const auto untimed = std::ranges::find_if_not(files, has_time);
         if (timed != files.end() && untimed != files.end())
-            throw InvalidInput(fmt::format("{}: {} has the field array {}, {} has not. Add it to all files of the run "
-                                           "or to none, or give a table of times.",
-                                           where_, (*timed)->path.string(), time_array, (*untimed)->path.string()));
+            throw InvalidInput("{}: {} has the field array {}, {} has not. Add it to all files of the run "
+                               "or to none, or give a table of times.",
+                               where_, (*timed)->path.string(), time_array, (*untimed)->path.string());
         std::optional<NamedTime> first;
         for (const Match* match : files) {
             if (has_time(match)) {
@@ -360,9 +360,9 @@ private:
             const NamedTime named = time_in_name(*match);
             if (!first) first = named;
             if (first->before != named.before || first->after != named.after)
-                throw InvalidInput(fmt::format("{}: {} and {} differ in more than the number of the state. Choose a "
-                                               "pattern for one kind of names, or give a table of times.",
-                                               where_, files.front()->path.string(), match->path.string()));
+                throw InvalidInput("{}: {} and {} differ in more than the number of the state. Choose a "
+                                   "pattern for one kind of names, or give a table of times.",
+                                   where_, files.front()->path.string(), match->path.string());
             states.push_back({named.value, match->path});
         }
         return states;
@@ -374,13 +374,13 @@ private:
         static const std::regex number(R"(\d+(\.\d+)?([eE][-+]?\d+)?)");
         std::vector<std::smatch> numbers(std::sregex_iterator(text.begin(), text.end(), number), {});
         if (numbers.size() != 1)
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "{}: in the name of {} the state is '{}', which has {}; one number, its time, is expected. {}or give "
                 "a table of times.",
                 where_, match.path.string(), text,
                 numbers.empty() ? "no number" : fmt::format("{} numbers", numbers.size()),
                 numbers.empty() ? "Name the files by their times, choose a pattern without this one, "
-                                : "Let the last * stand for one number, "));
+                                : "Let the last * stand for one number, ");
         const auto at = static_cast<std::size_t>(numbers.front().position());
         const auto size = static_cast<std::size_t>(numbers.front().length());
         NamedTime named{0, text.substr(0, at), text.substr(at + size)};
@@ -409,8 +409,8 @@ private:
         TimeTable table{root_ / name, {}};
         const std::string where = "find_series: table of times " + table.path.string();
         std::ifstream stream(table.path);
-        if (!stream) throw IoError(where + " cannot be read. It is relative to " + root_.string() + ".");
-        if (lower_extension(table.path) != ".csv") throw IoError(where + " must be a .csv file.");
+        if (!stream) throw IoError("{} cannot be read. It is relative to {}.", where, root_.string());
+        if (lower_extension(table.path) != ".csv") throw IoError("{} must be a .csv file.", where);
         std::string line;
         std::getline(stream, line);
         if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);  // spreadsheets write a byte order mark
@@ -418,9 +418,9 @@ private:
         const auto column = [&](const char* wanted) {
             const auto found = std::ranges::find(columns, wanted);
             if (found == columns.end())
-                throw IoError(fmt::format("{} has no column '{}'; its first line is '{}', expected are the names of "
-                                          "columns, file and time among them.",
-                                          where, wanted, line.substr(0, line.find('\r'))));
+                throw IoError("{} has no column '{}'; its first line is '{}', expected are the names of "
+                              "columns, file and time among them.",
+                              where, wanted, line.substr(0, line.find('\r')));
             return static_cast<std::size_t>(found - columns.begin());
         };
         const std::size_t file = column("file"), time = column("time");
@@ -429,15 +429,14 @@ private:
             const auto values = comma_separated(line, here);
             if (values.empty()) continue;
             if (values.size() != columns.size())
-                throw IoError(fmt::format("{}: {} values under {} names. Values with commas in them stand between "
-                                          "quotes.",
-                                          here, values.size(), columns.size()));
+                throw IoError("{}: {} values under {} names. Values with commas in them stand between "
+                              "quotes.",
+                              here, values.size(), columns.size());
             const auto value = parse_number<double>(values[time]);
             if (!value || !std::isfinite(*value))
-                throw IoError(fmt::format("{}: the time is '{}', a finite number is expected.", here, values[time]));
+                throw IoError("{}: the time is '{}', a finite number is expected.", here, values[time]);
             if (!table.times.emplace(fs::path(values[file]).lexically_normal().string(), *value).second)
-                throw IoError(fmt::format("{}: the file {} is there a second time. Remove one of its lines.", here,
-                                          values[file]));
+                throw IoError("{}: the file {} is there a second time. Remove one of its lines.", here, values[file]);
         }
         return table;
     }
@@ -450,9 +449,9 @@ private:
         for (const std::string& name : {match.path.lexically_normal().string(), from(table.path.parent_path()),
                                         from(root_), match.path.filename().string()})
             if (const auto found = table.times.find(name); found != table.times.end()) return found->second;
-        throw IoError(fmt::format("find_series: table of times {} has no line for {} of run '{}', neither by its path "
-                                  "nor by its name. Add it, or choose a pattern without it.",
-                                  table.path.string(), match.path.string(), id));
+        throw IoError("find_series: table of times {} has no line for {} of run '{}', neither by its path "
+                      "nor by its name. Add it, or choose a pattern without it.",
+                      table.path.string(), match.path.string(), id);
     }
 
     fs::path root_;
@@ -466,10 +465,10 @@ std::vector<SeriesState> read_series(const std::filesystem::path& path)
 {
     std::error_code error;
     if (!fs::exists(path, error))
-        throw IoError("read_series: " + path.string() +
-                      (error ? " cannot be read: " + error.message() + "." : " does not exist. Check the path."));
+        throw IoError("read_series: {}{}", path.string(),
+                      error ? " cannot be read: " + error.message() + "." : " does not exist. Check the path.");
     if (fs::is_directory(path, error) && !is_foam_case(path) && !is_array_file(path))
-        throw IoError("read_series: " + path.string() + " is a folder, a file or an OpenFOAM case is expected.");
+        throw IoError("read_series: {} is a folder, a file or an OpenFOAM case is expected.", path.string());
     if (lists_files(path)) return states_of_index(path);
     return states_of_times(path, times_of(path));
 }

@@ -122,7 +122,7 @@ std::vector<fs::path> source_files(const fs::path& path)
         try {
             add_case_files(fs::is_directory(path, ignored) ? path : fs::absolute(path).parent_path(), false, 0, files);
         } catch (const fs::filesystem_error& error) {
-            throw IoError("read_mesh: " + path.string() + " cannot be read: " + error.code().message() + ".");
+            throw IoError("read_mesh: {} cannot be read: {}.", path.string(), error.code().message());
         }
     } else if (fs::is_directory(path / "", ignored) && fs::exists(path / "zarr.json", ignored)) {
         for (const auto& entry : fs::recursive_directory_iterator(path))
@@ -130,7 +130,7 @@ std::vector<fs::path> source_files(const fs::path& path)
     } else {
         add_with_named_files(path, files);
     }
-    if (files.empty()) throw IoError("read_mesh: " + path.string() + " is neither a file nor an OpenFOAM case.");
+    if (files.empty()) throw IoError("read_mesh: {} is neither a file nor an OpenFOAM case.", path.string());
     return {files.begin(), files.end()};
 }
 

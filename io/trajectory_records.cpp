@@ -62,7 +62,7 @@ public:
     }
 
 private:
-    [[noreturn]] void fail() const { throw IoError(where_ + ": it is no message of TensorFlow's. It is damaged."); }
+    [[noreturn]] void fail() const { throw IoError("{}: it is no message of TensorFlow's. It is damaged.", where_); }
 
     std::string_view taken(std::uint64_t size)
     {
@@ -97,8 +97,7 @@ std::map<std::string_view, std::string_view> features_of(std::string_view exampl
         const auto feature = Message(entry->second, where).field(2);
         if (!name || !feature) continue;
         const auto list = Message(*feature, where).field(1);
-        if (!list)
-            throw IoError(fmt::format("{}: '{}' is no list of bytes, as MeshGraphNets' data sets have.", where, *name));
+        if (!list) throw IoError("{}: '{}' is no list of bytes, as MeshGraphNets' data sets have.", where, *name);
         found.emplace(*name, Message(*list, where).field(1).value_or(std::string_view()));
     }
     return found;
@@ -113,8 +112,7 @@ ScalarType scalar_type(const std::string& name, const std::string& where)
                                                          {"uint8", ScalarType::UInt8}};
     const auto found = types.find(name);
     if (found == types.end())
-        throw IoError(fmt::format("{}: the type '{}' is unknown, expected float32, float64, int32, int64 or uint8.",
-                                  where, name));
+        throw IoError("{}: the type '{}' is unknown, expected float32, float64, int32, int64 or uint8.", where, name);
     return found->second;
 }
 
@@ -152,26 +150,25 @@ Trajectory::Trajectory(std::vector<Feature> features, double step, const std::st
     const auto taken = [&](const std::string& name) {
         const auto at = std::ranges::find_if(features, [&](const Feature& one) { return one.values.name() == name; });
         if (at == features.end() || at->num_frames != 1)
-            throw IoError(fmt::format("{}: '{}' is missing, or changes from frame to frame.", where, name));
+            throw IoError("{}: '{}' is missing, or changes from frame to frame.", where, name);
         auto found = std::move(*at);
         features.erase(at);
         return found;
     };
     const auto places = taken("mesh_pos"), cells = taken("cells");
     if (places.values.num_components() > 3)
-        throw IoError(
-            fmt::format("{}: 'mesh_pos' has {} components, expected 1 to 3.", where, places.values.num_components()));
+        throw IoError("{}: 'mesh_pos' has {} components, expected 1 to 3.", where, places.values.num_components());
     mesh_.points = points_of(places, 0);
     const auto num_points = mesh_.num_points();
     const auto num_corners = cells.values.num_components();
     if (num_corners < 2 || num_corners > 4)
-        throw IoError(fmt::format("{}: 'cells' have {} points, expected 2, 3 or 4: lines, triangles or tetrahedra.",
-                                  where, num_corners));
+        throw IoError("{}: 'cells' have {} points, expected 2, 3 or 4: lines, triangles or tetrahedra.", where,
+                      num_corners);
     mesh_.kind = num_corners == 4 ? MeshKind::Unstructured : MeshKind::Surface;
     for (const double corner : cells.values.to_doubles()) {
         if (corner < 0 || corner >= static_cast<double>(num_points))
-            throw IoError(fmt::format("{}: 'cells' names the point {}, and there are {}. It is damaged.", where, corner,
-                                      num_points));
+            throw IoError("{}: 'cells' names the point {}, and there are {}. It is damaged.", where, corner,
+                          num_points);
         mesh_.cells.indices.push_back(static_cast<std::int32_t>(corner));
     }
     for (std::int64_t cell = 1; cell <= cells.values.num_rows(); ++cell)
@@ -183,17 +180,16 @@ Trajectory::Trajectory(std::vector<Feature> features, double step, const std::st
     for (auto& feature : features) {
         const auto& name = feature.values.name();
         if (feature.values.num_rows() != num_points * feature.num_frames)
-            throw IoError(fmt::format("{}: '{}' has {} rows in {} frame(s), and there are {} points.", where, name,
-                                      feature.values.num_rows(), feature.num_frames, num_points));
+            throw IoError("{}: '{}' has {} rows in {} frame(s), and there are {} points.", where, name,
+                          feature.values.num_rows(), feature.num_frames, num_points);
         if (feature.num_frames == 1) {
             mesh_.point_data.push_back(std::move(feature.values));
             continue;
         }
         if (num_frames != 1 && num_frames != feature.num_frames)
-            throw IoError(
-                fmt::format("{}: '{}' has {} frames, and others {}.", where, name, feature.num_frames, num_frames));
+            throw IoError("{}: '{}' has {} frames, and others {}.", where, name, feature.num_frames, num_frames);
         if (name == "world_pos" && feature.values.num_components() > 3)
-            throw IoError(where + ": 'world_pos' has more than three components.");
+            throw IoError("{}: 'world_pos' has more than three components.", where);
         num_frames = feature.num_frames;
         features_.push_back(std::move(feature));
     }
@@ -226,16 +222,15 @@ TrajectoryRecords::TrajectoryRecords(const std::filesystem::path& path)
             const auto is_constant = feature.at("type") == "static";
             if ((!is_constant && feature.at("type") != "dynamic") || shape.size() != 3 || shape[0] < 1 ||
                 shape[2] < 1 || shape[2] > INT32_MAX || (is_constant && shape[0] != 1))
-                throw IoError(fmt::format("{}: '{}' must be static of the shape [1, rows, components], or dynamic of "
-                                          "[frames, rows, components]; found {}.",
-                                          where, name, feature.dump()));
+                throw IoError("{}: '{}' must be static of the shape [1, rows, components], or dynamic of "
+                              "[frames, rows, components]; found {}.",
+                              where, name, feature.dump());
             shapes_.push_back({name, scalar_type(feature.at("dtype"), where), shape[0], shape[2]});
         }
     } catch (const nlohmann::json::exception& error) {
-        throw IoError(
-            fmt::format("{}: it does not say what MeshGraphNets' data sets say there: {}.", where, error.what()));
+        throw IoError("{}: it does not say what MeshGraphNets' data sets say there: {}.", where, error.what());
     }
-    if (!(step_ > 0)) throw IoError(fmt::format("{}: dt is {}, expected a time above 0.", where, step_));
+    if (!(step_ > 0)) throw IoError("{}: dt is {}, expected a time above 0.", where, step_);
 }
 
 Trajectory::Feature TrajectoryRecords::feature(const Shape& shape, std::string_view bytes,
@@ -244,8 +239,8 @@ Trajectory::Feature TrajectoryRecords::feature(const Shape& shape, std::string_v
     DataArray one("", shape.type, 1, 1);
     const auto size_of_row = one.bytes().size() * static_cast<std::size_t>(shape.num_components);
     if (bytes.size() % (size_of_row * static_cast<std::size_t>(shape.num_frames)) != 0)
-        throw IoError(fmt::format("{}: '{}' has {} bytes, which are no {} frame(s) of rows of {} bytes.", where,
-                                  shape.name, bytes.size(), shape.num_frames, size_of_row));
+        throw IoError("{}: '{}' has {} bytes, which are no {} frame(s) of rows of {} bytes.", where, shape.name,
+                      bytes.size(), shape.num_frames, size_of_row);
     DataArray values(shape.name, shape.type, static_cast<std::int64_t>(bytes.size() / size_of_row),
                      static_cast<std::int32_t>(shape.num_components));
     std::memcpy(values.mutable_bytes().data(), bytes.data(), bytes.size());
@@ -258,21 +253,20 @@ std::optional<Trajectory> TrajectoryRecords::next()
     if (rest.empty()) return std::nullopt;
     const auto where = fmt::format("{}, record {}", where_, num_read_);
     constexpr std::size_t kHead = 12, kTail = 4;
-    if (rest.size() < kHead) throw IoError(fmt::format("{}: it is cut off after {} bytes.", where, rest.size()));
+    if (rest.size() < kHead) throw IoError("{}: it is cut off after {} bytes.", where, rest.size());
     const auto length = number_at<std::uint64_t>(rest, 0);
     if (number_at<std::uint32_t>(rest, 8) != masked_crc32c(rest.substr(0, 8)))
-        throw IoError(where + ": its length has another checksum. It is damaged, or no file of TensorFlow's records.");
+        throw IoError("{}: its length has another checksum. It is damaged, or no file of TensorFlow's records.", where);
     if (length > rest.size() - kHead || rest.size() - kHead - length < kTail)
-        throw IoError(fmt::format("{}: it is cut off: {} bytes of {} are there.", where, rest.size() - kHead, length));
+        throw IoError("{}: it is cut off: {} bytes of {} are there.", where, rest.size() - kHead, length);
     const auto example = rest.substr(kHead, length);
     if (number_at<std::uint32_t>(rest, kHead + length) != masked_crc32c(example))
-        throw IoError(where + ": its content has another checksum. It is damaged.");
+        throw IoError("{}: its content has another checksum. It is damaged.", where);
     const auto found = features_of(example, where);
     std::vector<Trajectory::Feature> features;
     for (const auto& shape : shapes_) {
         const auto at = found.find(shape.name);
-        if (at == found.end())
-            throw IoError(fmt::format("{}: it lacks '{}', which meta.json describes.", where, shape.name));
+        if (at == found.end()) throw IoError("{}: it lacks '{}', which meta.json describes.", where, shape.name);
         features.push_back(feature(shape, at->second, where));
     }
     offset_ += kHead + length + kTail;

@@ -13,20 +13,17 @@ namespace meshard {
 void Csr::validate(std::int64_t num_columns) const
 {
     if (offsets.empty()) throw InvalidInput("Csr: offsets are empty; even without rows they hold one 0.");
-    if (offsets.front() != 0) throw InvalidInput(fmt::format("Csr: offsets start at {}, expected 0.", offsets.front()));
+    if (offsets.front() != 0) throw InvalidInput("Csr: offsets start at {}, expected 0.", offsets.front());
     for (std::int64_t i = 0; i < num_rows(); ++i)
         if (offsets[i + 1] < offsets[i])
-            throw InvalidInput(
-                fmt::format("Csr: offsets fall from {} to {} at row {}.", offsets[i], offsets[i + 1], i));
+            throw InvalidInput("Csr: offsets fall from {} to {} at row {}.", offsets[i], offsets[i + 1], i);
     if (offsets.back() != num_entries())
-        throw InvalidInput(
-            fmt::format("Csr: offsets end at {}, but there are {} indices.", offsets.back(), num_entries()));
+        throw InvalidInput("Csr: offsets end at {}, but there are {} indices.", offsets.back(), num_entries());
     const auto outside = std::ranges::find_if(indices, [&](std::int32_t i) { return i < 0 || i >= num_columns; });
     if (outside != indices.end()) {
         const auto entry = outside - indices.begin();
         const auto row = std::ranges::upper_bound(offsets, entry) - offsets.begin() - 1;
-        throw InvalidInput(
-            fmt::format("Csr: row {} holds index {}, expected 0 to {}.", row, *outside, num_columns - 1));
+        throw InvalidInput("Csr: row {} holds index {}, expected 0 to {}.", row, *outside, num_columns - 1);
     }
 }
 

@@ -3,6 +3,12 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
+
+#if __has_include(<fmt/core.h>)  // programs of others may do without
+#include <fmt/core.h>
+#define MESHARD_ERRORS_FORMAT 1
+#endif
 
 namespace meshard {
 
@@ -11,6 +17,14 @@ namespace meshard {
 class Error : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
+#ifdef MESHARD_ERRORS_FORMAT
+    /// Makes the text as `fmt::format`.
+    template <class First, class... Others>
+    explicit Error(fmt::format_string<First, Others...> text, First&& first, Others&&... others)
+        : std::runtime_error(fmt::format(text, std::forward<First>(first), std::forward<Others>(others)...))
+    {
+    }
+#endif
 };
 
 /// An error that the caller can fix: a wrong argument or option, a tensor of the wrong shape, a field that does not

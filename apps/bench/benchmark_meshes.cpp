@@ -2,9 +2,8 @@
 #include "apps/bench/benchmark_meshes.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
-
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -287,8 +286,7 @@ private:
         cell_points_.clear();
         for (int axis = 0; axis < 3; ++axis)
             for (int side = 0; side < 2; ++side) add_face(maker, cell, axis, side);
-        std::ranges::sort(cell_points_);
-        cell_points_.erase(std::ranges::unique(cell_points_).begin(), cell_points_.end());
+        sort_unique(cell_points_);
         maker.add_polyhedron(cell_points_, stream_);
     }
 
@@ -350,16 +348,14 @@ std::span<const std::string> benchmark_mesh_kinds()
 
 Mesh benchmark_mesh(std::string_view kind, std::int64_t num_cells)
 {
-    if (num_cells < 1)
-        throw InvalidInput(fmt::format("benchmark_mesh: num_cells is {}, expected 1 or more.", num_cells));
+    if (num_cells < 1) throw InvalidInput("benchmark_mesh: num_cells is {}, expected 1 or more.", num_cells);
     if (kind == "tets") return boxes(num_cells, true);
     if (kind == "hexes") return boxes(num_cells, false);
     if (kind == "hybrid") return hybrid(num_cells);
     if (kind == "graded") return graded(num_cells);
     if (kind == "surface") return surface(num_cells);
-    throw InvalidInput(
-        fmt::format("benchmark_mesh: unknown kind '{}'; known are tets, hybrid, graded, surface and hexes.{}", kind,
-                    suggestion(kind, benchmark_mesh_kinds())));
+    throw InvalidInput("benchmark_mesh: unknown kind '{}'; known are tets, hybrid, graded, surface and hexes.{}", kind,
+                       suggestion(kind, benchmark_mesh_kinds()));
 }
 
 }  // namespace meshard

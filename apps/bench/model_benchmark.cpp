@@ -100,8 +100,8 @@ double seconds_from_graph(c10::Device device, int num_repeats, torch::optim::Ada
                           const std::function<void()>& forward_and_backward)
 {
     if (!can_record(device.type()))
-        throw InvalidInput("--graph: work of the device '" + device.str() +
-                           "' cannot be recorded. Leave it out, or name a GPU.");
+        throw InvalidInput("--graph: work of the device '{}' cannot be recorded. Leave it out, or name a GPU.",
+                           device.str());
     constexpr int kWarmUp = 2;
     const OwnStream stream(device);
     for (int i = 0; i < kWarmUp; ++i) {
@@ -177,9 +177,9 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
         if (shape.empty())
             shape.assign(dimension, std::max<std::int64_t>(1, std::llround(side / kMultiple)) * kMultiple);
         if (std::ranges::find(directions, std::ssize(shape)) == directions.end())
-            throw InvalidInput(fmt::format("--grid has {} directions, and {} takes {}{}.", shape.size(),
-                                           entry.class_name, directions.front(),
-                                           directions.size() > 1 ? fmt::format(" or {}", directions.back()) : ""));
+            throw InvalidInput("--grid has {} directions, and {} takes {}{}.", shape.size(), entry.class_name,
+                               directions.front(),
+                               directions.size() > 1 ? fmt::format(" or {}", directions.back()) : "");
     }
     const bool has_both_parts = of_bodies && of_bodies->needs_both_parts;
     auto all = of_grids ? of_grids->widths({.in_channels = kInputs, .out_channels = kOutputs, .extents = shape})
@@ -193,8 +193,8 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
     move_module(*model.module, device);
     if (!of_grids) {
         if (!extents.empty())
-            throw InvalidInput("--grid is for models of grids; " + entry.class_name +
-                               " is one of points. Say their number with --points.");
+            throw InvalidInput("--grid is for models of grids; {} is one of points. Say their number with --points.",
+                               entry.class_name);
         const auto num_point_inputs = of_bodies ? kBodyInputs : kInputs - 1;
         const auto embedding = torch::rand({1, num_points, num_point_inputs}, device),
                    places = embedding.narrow(2, 0, 3).contiguous();

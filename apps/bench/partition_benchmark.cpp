@@ -51,7 +51,7 @@ Mesh mesh_of(const std::string& name)
     if (std::ranges::find(benchmark_mesh_kinds(), kind) == benchmark_mesh_kinds().end()) return read_mesh(name);
     double count = 1e6;
     if (colon != std::string::npos) count = parse_numbers(name.substr(colon + 1), "the number of cells", 1)[0];
-    if (!(count >= 1 && count <= 1e8)) throw UsageError("'" + name + "' asks for a mesh of 1 to 1e8 cells.");
+    if (!(count >= 1 && count <= 1e8)) throw UsageError("'{}' asks for a mesh of 1 to 1e8 cells.", name);
     return benchmark_mesh(kind, static_cast<std::int64_t>(count));
 }
 
@@ -75,7 +75,7 @@ int compare(const BenchOptions& options)
     const auto part_counts = parse_numbers(options.parts, "-n");
     for (const auto parts : part_counts) {
         if (!(parts >= 1 && parts <= std::numeric_limits<std::int32_t>::max()) || parts != std::floor(parts))
-            throw UsageError(fmt::format("-n names {:.12g} parts; expected whole numbers from 1.", parts));
+            throw UsageError("-n names {:.12g} parts; expected whole numbers from 1.", parts);
     }
     TextTable table("lrlrrrrrrrr");
     table.add_row({"mesh", "parts", "method", "cut", "of METIS", "ghosts", "of METIS", "imbalance", "in pieces",
@@ -194,10 +194,7 @@ int partition_bench_command(std::span<const std::string> arguments)
         ->delimiter(',')
         ->type_name("NAME,...")
         ->capture_default_str();
-    app.add_option("--seeds", options.num_seeds, "runs of each method, each with another seed")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
+    add_count_option(app, "--seeds", options.num_seeds, "runs of each method, each with another seed");
     app.add_option("--imbalance", options.imbalance, "largest allowed size of a part divided by its equal share")
         ->type_name("RATIO")
         ->capture_default_str();

@@ -80,10 +80,9 @@ std::string last_line(const std::string& text)
 torch::jit::Module load(const ProbeRequest& request, const at::Device& device)
 {
     if (request.model.extension() == ".pt2")
-        throw InvalidInput(
-            fmt::format("{0} is a program of torch.export, which LibTorch runs in Python only. There the probe is "
-                        "meshard.probe(torch.export.load('{0}').module(), inputs, mesh), as in docs/python.md.",
-                        request.model.string()));
+        throw InvalidInput("{0} is a program of torch.export, which LibTorch runs in Python only. There the probe is "
+                           "meshard.probe(torch.export.load('{0}').module(), inputs, mesh), as in docs/python.md.",
+                           request.model.string());
     try {
         auto model = torch::jit::load(request.model.string(), torch::kCPU);
         if (request.train)
@@ -94,9 +93,9 @@ torch::jit::Module load(const ProbeRequest& request, const at::Device& device)
         for (const auto& buffer : model.buffers()) move_in_place(buffer, device);
         return model;
     } catch (const std::exception& error) {
-        throw IoError(fmt::format(
+        throw IoError(
             "{} cannot be read as a TorchScript model: {}. Write it in Python with torch.jit.script(model).save(path).",
-            request.model.string(), first_line(error_text(error))));
+            request.model.string(), first_line(error_text(error)));
     }
 }
 
@@ -116,12 +115,12 @@ std::vector<at::Tensor> arguments_of(const torch::jit::Module& model, const Name
         if (arguments[k].default_value()) break;
         std::string names;
         for (const auto& known : file.arrays) names += (names.empty() ? "'" : ", '") + known.name + "'";
-        throw InvalidInput(fmt::format("{} has no tensor '{}'{}, an argument of {}; it has {}. Add it.",
-                                       request.input.string(), arguments[k].name(), k == 1 ? " or 'input'" : "",
-                                       request.model.string(), names.empty() ? "none" : names));
+        throw InvalidInput("{} has no tensor '{}'{}, an argument of {}; it has {}. Add it.", request.input.string(),
+                           arguments[k].name(), k == 1 ? " or 'input'" : "", request.model.string(),
+                           names.empty() ? "none" : names);
     }
     if (inputs.empty())
-        throw InvalidInput(request.model.string() + ": its forward takes no tensor, so that there is nothing to cut.");
+        throw InvalidInput("{}: its forward takes no tensor, so that there is nothing to cut.", request.model.string());
     return inputs;
 }
 
@@ -157,7 +156,7 @@ std::vector<std::pair<std::string, at::Tensor>> run(torch::jit::Module model, co
     const torch::AutoGradMode recording(request.backward);
     std::vector<at::Tensor> outputs;
     collect(model.forward(arguments), outputs);
-    if (outputs.empty()) throw InvalidInput(request.model.string() + ": its forward returns no tensor.");
+    if (outputs.empty()) throw InvalidInput("{}: its forward returns no tensor.", request.model.string());
 
     std::vector<std::pair<std::string, at::Tensor>> tensors;
     if (request.backward) {
@@ -165,8 +164,9 @@ std::vector<std::pair<std::string, at::Tensor>> run(torch::jit::Module model, co
         for (const auto& output : outputs) {
             if (!output.requires_grad()) continue;
             if (grad_output && grad_output->sizes() != output.sizes()) {
-                throw InvalidInput(request.input.string() + ": 'grad_output' does not have the shape of the model's "
-                                                            "output. Give it one factor for each value.");
+                throw InvalidInput("{}: 'grad_output' does not have the shape of the model's "
+                                   "output. Give it one factor for each value.",
+                                   request.input.string());
             }
             const auto weights =
                 grad_output
@@ -177,8 +177,8 @@ std::vector<std::pair<std::string, at::Tensor>> run(torch::jit::Module model, co
             if (grad_output) break;
         }
         if (!loss.defined())
-            throw InvalidInput(request.model.string() +
-                               ": no output depends on an input or a parameter; leave --backward out.");
+            throw InvalidInput("{}: no output depends on an input or a parameter; leave --backward out.",
+                               request.model.string());
         loss.backward();
     }
     for (std::size_t i = 0; i < outputs.size(); ++i) tensors.emplace_back(numbered("output", i), outputs[i].detach());
@@ -338,8 +338,8 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     if (const auto* array = file.find("grad_output")) grad_output = to_tensor(*array).to(device);
     for (const auto dim : request.dims) {
         if (dim >= inputs[0].dim()) {
-            throw InvalidInput(fmt::format("--shard {}: the input has {} dimensions, 0 to {}.", dim, inputs[0].dim(),
-                                           inputs[0].dim() - 1));
+            throw InvalidInput("--shard {}: the input has {} dimensions, 0 to {}.", dim, inputs[0].dim(),
+                               inputs[0].dim() - 1);
         }
     }
 
@@ -375,8 +375,8 @@ ProbeReport probe(const ProbeRequest& request, World& world)
         } catch (const InvalidInput&) {
             throw;
         } catch (const std::exception& error) {
-            throw InvalidInput(fmt::format("{} does not run on {}, without sharding either: {}", request.model.string(),
-                                           request.input.string(), last_line(error_text(error))));
+            throw InvalidInput("{} does not run on {}, without sharding either: {}", request.model.string(),
+                               request.input.string(), last_line(error_text(error)));
         }
     }
     mesh->all().barrier();

@@ -20,7 +20,7 @@ Seconds seconds_of(const std::function<void()>& work)
     const auto cpu = cpu_seconds();
     const auto start = std::chrono::steady_clock::now();
     work();
-    return {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), cpu_seconds() - cpu};
+    return {seconds_since(start), cpu_seconds() - cpu};
 }
 
 double seconds_together(const DeviceMesh& mesh, const std::function<void()>& work)
@@ -28,8 +28,7 @@ double seconds_together(const DeviceMesh& mesh, const std::function<void()>& wor
     mesh.all().barrier();
     const auto start = std::chrono::steady_clock::now();
     work();
-    auto seconds =
-        at::full({1}, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), at::kDouble);
+    auto seconds = at::full({1}, seconds_since(start), at::kDouble);
     mesh.all().all_reduce(seconds, Reduction::Max);
     return seconds.item<double>();
 }

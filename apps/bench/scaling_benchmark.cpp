@@ -7,6 +7,7 @@
 #include "apps/learning/grids/grid_case.h"
 #include "models/grids/fno.h"
 #include "models/registry/registry.h"
+#include "partition/lists.h"
 #include "sharding/parameters/fully_shard.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/redistribute.h"
@@ -107,7 +108,7 @@ ScalingResult spectral_convolution(const RankMesh& mesh, int num_repeats, const 
             fully_shard(*model, mesh,
                         {.is_unit = {}, .over_all_axes = true, .kept_parts = share_modes(*model, mesh->num_ranks())}));
     std::vector<std::int64_t> shape{1, kChannels};
-    shape.insert(shape.end(), extents.begin(), extents.end());
+    append(shape, extents);
     const auto grid = cut(torch::randn(shape), even_layout(extents[0], 2, *mesh), mesh);
     const auto gathered = [&] {
         const auto leaf = grid.detach().requires_grad_();
@@ -218,7 +219,7 @@ MachineCeilings ceilings_of(const DeviceMesh& mesh)
 
 ScalingReport measure_scaling(const std::vector<std::string>& workloads, int num_repeats, World& world)
 {
-    const auto is_wanted = [&](const char* name) { return std::ranges::find(workloads, name) != workloads.end(); };
+    const auto is_wanted = [&](const char* name) { return contains(workloads, name); };
     const auto mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
     ScalingReport report;
     report.num_ranks = world.size();

@@ -63,10 +63,10 @@ std::vector<double> parse_numbers(std::string_view text, std::string_view option
         const std::string wanted = count == 0   ? "numbers separated by commas"
                                    : count == 1 ? "a number"
                                                 : std::to_string(count) + " numbers separated by commas";
-        throw UsageError(fmt::format("{} is '{}'; expected {}, e.g. {}.", option, text, wanted,
-                                     count == 1   ? "40"
-                                     : count == 2 ? "-1,1"
-                                                  : "1,0,0"));
+        throw UsageError("{} is '{}'; expected {}, e.g. {}.", option, text, wanted,
+                         count == 1   ? "40"
+                         : count == 2 ? "-1,1"
+                                      : "1,0,0");
     }
     return numbers;
 }

@@ -3,9 +3,12 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace meshard {
@@ -44,6 +47,11 @@ std::string without_control_characters(std::string_view text);
 
 /// Prints one line to stderr: `meshard VERB: warning: ...`.
 void warn(std::string_view verb, std::string_view text);
+template <class First, class... Others>
+void warn(std::string_view verb, fmt::format_string<First, Others...> text, First&& first, Others&&... others)
+{
+    warn(verb, fmt::format(text, std::forward<First>(first), std::forward<Others>(others)...));
+}
 
 /// After this call an interruption that ends `verb` at once prints one line: what is `left`, and how to go on. Only the
 /// first of several ranks prints it.

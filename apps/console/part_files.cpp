@@ -20,8 +20,7 @@ std::string size_of_small_parts(std::int64_t num_parts, std::int64_t num_rows, c
     const auto space = std::filesystem::space(place, error);
     const auto size = fmt::format("{} make a folder of at least {}", count_text(num_parts, "part"), bytes_text(bytes));
     if (!error && space.available < bytes)
-        throw UsageError(
-            fmt::format("{}, and {} has {} left. Ask for fewer.", size, place.string(), bytes_text(space.available)));
+        throw UsageError("{}, and {} has {} left. Ask for fewer.", size, place.string(), bytes_text(space.available));
     return fmt::format("{}, a file a part, for {} of the mesh", size, count_text(num_rows, "row"));
 }
 

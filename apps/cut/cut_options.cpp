@@ -48,12 +48,12 @@ std::vector<std::int32_t> parse_levels(const std::string& text)
     std::int64_t product = 1;
     for (const auto level : parse_numbers(text, "--levels")) {
         if (!(level >= 1) || level != std::floor(level) || level > 1e6)
-            throw UsageError(fmt::format("--levels is '{}'; expected whole numbers from 1, e.g. 4,2.", text));
+            throw UsageError("--levels is '{}'; expected whole numbers from 1, e.g. 4,2.", text);
         levels.push_back(static_cast<std::int32_t>(level));
         product = std::min<std::int64_t>(product * levels.back(), std::int64_t{1} << 40);
     }
     if (product > std::numeric_limits<std::int32_t>::max())
-        throw UsageError(fmt::format("--levels is '{}', which makes too many parts.", text));
+        throw UsageError("--levels is '{}', which makes too many parts.", text);
     return levels;
 }
 
@@ -62,7 +62,7 @@ double ghost_share(const std::string& objective)
     if (objective == "cut") return 0.1;
     if (objective == "ghosts") return 0.6;
     if (objective == "both") return 0.35;
-    throw UsageError(fmt::format("--objective is '{}'; expected cut, ghosts or both.", objective));
+    throw UsageError("--objective is '{}'; expected cut, ghosts or both.", objective);
 }
 
 std::vector<std::string> dump_kinds(const CutArguments& arguments)
@@ -140,7 +140,7 @@ void add_cut_options(CLI::App& app, CutArguments& arguments)
                    "also write the cut for other programs into DIR: metis, foam or both (metis,foam)")
         ->type_name("NAME,...");
     add_compress_option(app, arguments.compress);
-    app.add_flag("--json", arguments.json, "one JSON object on stdout instead of the report");
+    add_json_option(app, arguments.json);
 }
 
 void check_cut_arguments(CutArguments& arguments, const std::string& input)
@@ -152,8 +152,8 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
         std::int32_t product = 1;
         for (const auto level : levels) product *= level;
         if (arguments.num_parts != 0 && arguments.num_parts != product)
-            throw UsageError(fmt::format("-n is {}, but --levels {} make {} parts. Leave -n out.", arguments.num_parts,
-                                         arguments.levels, product));
+            throw UsageError("-n is {}, but --levels {} make {} parts. Leave -n out.", arguments.num_parts,
+                             arguments.levels, product);
         if (is_given_partition(arguments.method))
             throw UsageError("--levels needs a method that cuts, not a given partition.");
         arguments.num_parts = product;
@@ -161,7 +161,7 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
     if (!arguments.has_num_parts && arguments.levels.empty() && !is_given_partition(arguments.method))
         throw UsageError("--num-parts is missing: give the number of parts with -n.");
     if (arguments.num_parts < 1 && !(is_given_partition(arguments.method) && arguments.num_parts == 0))
-        throw UsageError(fmt::format("-n is {}; the number of parts must be at least 1.", arguments.num_parts));
+        throw UsageError("-n is {}; the number of parts must be at least 1.", arguments.num_parts);
     if (!is_given_partition(arguments.method)) {
         try {
             partition_method(arguments.method);
@@ -173,13 +173,13 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
     if (arguments.quality && arguments.no_refine) throw UsageError("--quality and --no-refine exclude each other.");
     ghost_share(arguments.objective);
     if (const auto most = std::max(64, 4 * num_cores()); arguments.threads < 1 || arguments.threads > most)
-        throw UsageError(fmt::format("--threads is {}; expected 1 to {}.", arguments.threads, most));
+        throw UsageError("--threads is {}; expected 1 to {}.", arguments.threads, most);
     if (arguments.ghost_layers < 0 || arguments.ghost_layers > 255)
-        throw UsageError(fmt::format("--ghost-layers is {}; expected 0 to 255.", arguments.ghost_layers));
+        throw UsageError("--ghost-layers is {}; expected 0 to 255.", arguments.ghost_layers);
     if (!(arguments.imbalance >= 1) || !std::isfinite(arguments.imbalance))
-        throw UsageError(fmt::format(
+        throw UsageError(
             "--imbalance is {}; it is the size of the largest part divided by the mean, at least 1, e.g. 1.03.",
-            number_text(arguments.imbalance)));
+            number_text(arguments.imbalance));
     try {
         arguments.ghosts = to_string(parse_ghost_rule(arguments.ghosts));
     } catch (const InvalidInput& error) {
@@ -188,9 +188,9 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
     part_capacities(arguments);
     for (const auto& weight : arguments.weights.empty() ? std::vector<std::string>{} : split(arguments.weights))
         if (weight != "cells" && weight != "points" && weight != "faces" && !weight.starts_with("array:"))
-            throw UsageError(fmt::format("--weights has '{}'; known are cells, points, faces and array:NAME.", weight));
+            throw UsageError("--weights has '{}'; known are cells, points, faces and array:NAME.", weight);
     if (!arguments.preview.empty() && lower_extension(arguments.preview) != ".png")
-        throw UsageError(fmt::format("--preview is '{}'; expected a name that ends in .png.", arguments.preview));
+        throw UsageError("--preview is '{}'; expected a name that ends in .png.", arguments.preview);
     std::vector<std::filesystem::path> outputs, inputs{input};
     for (const auto& file : {arguments.preview, arguments.csv}) {
         if (file.empty()) continue;
@@ -202,13 +202,12 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
         const auto place = std::filesystem::weakly_canonical(std::filesystem::absolute(file), unclear);
         if (unclear) continue;
         if (place == folder)
-            throw UsageError(
-                fmt::format("-o and {} are both {}. Name two.", file == arguments.csv ? "--csv" : "--preview", file));
+            throw UsageError("-o and {} are both {}. Name two.", file == arguments.csv ? "--csv" : "--preview", file);
         const auto inside = place.lexically_relative(folder).string();
         if (file == arguments.csv && !inside.starts_with("..") && lower_extension(file) != ".csv")
-            throw UsageError(fmt::format("--csv is '{}', in the folder of the shards, whose files have such names; "
-                                         "expected a name that ends in .csv.",
-                                         file));
+            throw UsageError("--csv is '{}', in the folder of the shards, whose files have such names; "
+                             "expected a name that ends in .csv.",
+                             file);
     }
     if (arguments.method.starts_with("file:")) inputs.emplace_back(arguments.method.substr(5));
     require_outputs(outputs, inputs, InputAsOutput::Refused);
@@ -222,13 +221,13 @@ std::vector<double> part_capacities(const CutArguments& arguments)
     if (arguments.capacities.empty()) return {};
     auto capacities = parse_numbers(arguments.capacities, "--capacities");
     if (arguments.num_parts > 0 && static_cast<std::int32_t>(capacities.size()) != arguments.num_parts)
-        throw UsageError(fmt::format("--capacities has {} for {}.", count_text(std::ssize(capacities), "number"),
-                                     count_text(arguments.num_parts, "part")));
+        throw UsageError("--capacities has {} for {}.", count_text(std::ssize(capacities), "number"),
+                         count_text(arguments.num_parts, "part"));
     const double sum = std::accumulate(capacities.begin(), capacities.end(), 0.0);
     if (std::ranges::any_of(capacities, [&](double c) { return !(c / sum >= 1e-12); }))
-        throw UsageError(fmt::format("--capacities is '{}'; all must be above 0, at least 1e-12 of their sum, and that "
-                                     "below 1e308.",
-                                     arguments.capacities));
+        throw UsageError("--capacities is '{}'; all must be above 0, at least 1e-12 of their sum, and that "
+                         "below 1e308.",
+                         arguments.capacities);
     return capacities;
 }
 
@@ -236,8 +235,7 @@ void check_output_folder(const std::string& output_name)
 {
     const std::filesystem::path output = output_name;
     if (std::filesystem::exists(std::filesystem::symlink_status(output))) {
-        throw IoError(
-            fmt::format("the output '{}' exists. Remove it, or name another folder with -o.", output.string()));
+        throw IoError("the output '{}' exists. Remove it, or name another folder with -o.", output.string());
     }
     require_writable_folder(output, fmt::format("the output '{}'", output.string()));
 }

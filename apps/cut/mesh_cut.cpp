@@ -53,16 +53,18 @@ void warn_of_pieces(std::span<const std::int32_t> in_pieces)
 void warn_of_crowds(const std::string& name, const FacetCrowds& crowds)
 {
     if (crowds.first_cell >= 0)
-        warn("partition", fmt::format("{}: cell {} has a face (on a surface: an edge) that belongs to three cells or "
-                                      "more, so the mesh is not a manifold; "
-                                      "these cells all count as neighbours.",
-                                      name, crowds.first_cell));
+        warn("partition",
+             "{}: cell {} has a face (on a surface: an edge) that belongs to three cells or "
+             "more, so the mesh is not a manifold; "
+             "these cells all count as neighbours.",
+             name, crowds.first_cell);
     if (crowds.most_cells > most_mutual_cells)
-        warn("partition", fmt::format("{}: {} cells share one face (on a surface: an edge; of lines: a point). Of more "
-                                      "than {} the first ones count as neighbours of one "
-                                      "another, and each further one as a neighbour of the one before it; ghosts by "
-                                      "face are found so. --ghosts vertex takes all of them.",
-                                      name, crowds.most_cells, most_mutual_cells));
+        warn("partition",
+             "{}: {} cells share one face (on a surface: an edge; of lines: a point). Of more "
+             "than {} the first ones count as neighbours of one "
+             "another, and each further one as a neighbour of the one before it; ghosts by "
+             "face are found so. --ghosts vertex takes all of them.",
+             name, crowds.most_cells, most_mutual_cells);
 }
 
 void warn_of_imbalance(const PartitionReport& report)
@@ -71,27 +73,28 @@ void warn_of_imbalance(const PartitionReport& report)
     std::string found;
     for (const auto& [weight, imbalance] : report.imbalances)
         found += fmt::format("{}{} {:.4g}", found.empty() ? "" : ", ", weight, imbalance);
-    warn("partition", fmt::format("parts are above the allowed imbalance of {}, or empty: {}. Ask for fewer parts, or "
-                                  "allow more with --imbalance.",
-                                  number_text(report.imbalance_allowed), found));
+    warn("partition",
+         "parts are above the allowed imbalance of {}, or empty: {}. Ask for fewer parts, or "
+         "allow more with --imbalance.",
+         number_text(report.imbalance_allowed), found);
 }
 
 void require_rows(const CutSteps& steps, std::int64_t num_rows, const std::string& name, const CutArguments& arguments)
 {
     if (num_rows == 0 && !arguments.allow_empty)
-        throw InvalidInput(name + " has no cells and no points; there is nothing to cut. Is it the right file?");
+        throw InvalidInput("{} has no cells and no points; there is nothing to cut. Is it the right file?", name);
     if (arguments.num_parts > num_rows && !arguments.allow_empty)
-        throw UsageError(fmt::format(
+        throw UsageError(
             "{} has {}, fewer than the {} parts asked for. Ask for fewer, or allow empty parts with --allow-empty.",
-            name, count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell"), arguments.num_parts));
+            name, count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell"), arguments.num_parts);
 }
 
 std::int32_t given_part(const DataArray& array, std::int64_t row)
 {
     const double value = array.value(row);
     if (!(value >= 0) || value > 1e9 || value != std::floor(value))
-        throw InvalidInput(fmt::format("the array '{}' has the value {} in row {}; expected parts, 0 to 1000000000.",
-                                       array.name(), number_text(value), row));
+        throw InvalidInput("the array '{}' has the value {} in row {}; expected parts, 0 to 1000000000.", array.name(),
+                           number_text(value), row);
     return static_cast<std::int32_t>(value);
 }
 
@@ -118,22 +121,22 @@ std::optional<std::vector<std::int32_t>> given_partition(const CutSteps& steps, 
         const auto& array = require_array(is_cloud ? steps.mesh().point_data : steps.mesh().cell_data, name,
                                           "partition", is_cloud ? "point" : "cell");
         if (array.type() == ScalarType::String || array.num_components() != 1)
-            throw InvalidInput(fmt::format("{} {}; expected one part a row.", what,
-                                           array.type() == ScalarType::String
-                                               ? "holds texts"
-                                               : fmt::format("has {} components", array.num_components())));
+            throw InvalidInput("{} {}; expected one part a row.", what,
+                               array.type() == ScalarType::String
+                                   ? "holds texts"
+                                   : fmt::format("has {} components", array.num_components()));
         for (auto row = begin; row < end; ++row) owners.push_back(given_part(array, row));
         num_given = array.num_rows();
         steps.release_pages();
     }
     if (num_given != num_rows)
-        throw InvalidInput(fmt::format("{} has {} rows, the mesh has {} to cut.", what, num_given,
-                                       count_text(num_rows, is_cloud ? "point" : "cell")));
+        throw InvalidInput("{} has {} rows, the mesh has {} to cut.", what, num_given,
+                           count_text(num_rows, is_cloud ? "point" : "cell"));
     const auto highest =
         std::ranges::max(gather_everywhere(messages, std::vector{owners.empty() ? -1 : std::ranges::max(owners)}));
     if (arguments.num_parts == 0) arguments.num_parts = std::max(1, highest + 1);
     if (highest >= arguments.num_parts)
-        throw UsageError(fmt::format("{} names part {}; -n is {}.", what, highest, arguments.num_parts));
+        throw UsageError("{} names part {}; -n is {}.", what, highest, arguments.num_parts);
     return owners;
 }
 
@@ -148,8 +151,8 @@ void warn_of_nan(const CutSteps& steps, RankMessages& messages)
                                      .front();
             steps.release_pages();
             if (num_nan > 0 && messages.rank() == 0)
-                warn("partition", fmt::format("the {} array '{}' has {} NaN; the shards keep them as they are.", group,
-                                              array.name(), num_nan));
+                warn("partition", "the {} array '{}' has {} NaN; the shards keep them as they are.", group,
+                     array.name(), num_nan);
         }
 }
 
@@ -259,12 +262,12 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     if (is_first && !arguments.dry_run) {
         const auto folder = std::filesystem::absolute(arguments.output).lexically_normal();
         if (const auto size = size_of_small_parts(arguments.num_parts, num_rows, folder.parent_path()); !size.empty())
-            warn("partition", fmt::format("{}: {}.", source.name, size));
+            warn("partition", "{}: {}.", source.name, size);
     }
     if (constexpr std::int64_t most_empty = 1'000'000; arguments.num_parts - num_rows > most_empty)
-        throw UsageError(fmt::format("{} parts of {} are asked for; at most {} parts may stay empty. Ask for fewer.",
-                                     arguments.num_parts,
-                                     count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell"), most_empty));
+        throw UsageError("{} parts of {} are asked for; at most {} parts may stay empty. Ask for fewer.",
+                         arguments.num_parts, count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell"),
+                         most_empty);
 
     warn_of_nan(steps, messages);
     timer.begin("graph");

@@ -14,8 +14,6 @@
 #include "partition/mesh/mesh_graph.h"
 #include "partition/run_on_threads.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -32,9 +30,8 @@ void check_coordinates(const Mesh& mesh, const std::string& file)
                                      [](T x) { return !std::isfinite(static_cast<double>(x)); });
     });
     if (bad > 0) {
-        throw InvalidInput(
-            fmt::format("{} has {} that {} NaN or infinite; every point needs a position. Repair the mesh.", file,
-                        count_text(bad, "coordinate"), bad == 1 ? "is" : "are"));
+        throw InvalidInput("{} has {} that {} NaN or infinite; every point needs a position. Repair the mesh.", file,
+                           count_text(bad, "coordinate"), bad == 1 ? "is" : "are");
     }
 }
 

@@ -9,8 +9,7 @@
 #include "partition/cut/partitioner.h"
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
-
-#include <fmt/core.h>
+#include "partition/lists.h"
 
 #include <algorithm>
 #include <charconv>
@@ -86,11 +85,11 @@ WindowSteps::Sizes plan_memory(const StoredMesh& mesh, const std::string& file, 
         std::max({kept / (1 - share), kept + part, fewest * window_bytes / share, fewest_blocks * block_bytes / share});
     const auto allowed = static_cast<double>(arguments.max_memory);
     if (allowed < needed)
-        throw UsageError(fmt::format("--max-memory of {} is too little for {}: its {} {} in {} parts need about {} on "
-                                     "each rank. Allow that, or {}.",
-                                     memory_text(allowed - 1048576), file, mesh.num_rows(),
-                                     points > 0 ? "cells" : "points", arguments.num_parts, memory_text(needed),
-                                     part > kept ? "ask for more parts" : "start more ranks"));
+        throw UsageError("--max-memory of {} is too little for {}: its {} {} in {} parts need about {} on "
+                         "each rank. Allow that, or {}.",
+                         memory_text(allowed - 1048576), file, mesh.num_rows(), points > 0 ? "cells" : "points",
+                         arguments.num_parts, memory_text(needed),
+                         part > kept ? "ask for more parts" : "start more ranks");
     // These sizes do not depend on the number of ranks, since the shards must not.
     sizes.cells_a_window = static_cast<std::int64_t>(std::min(share * (allowed - program) / window_bytes, 1e6));
     sizes.most_blocks = static_cast<std::int64_t>(std::min(share * (allowed - program) / block_bytes, 2e6));
@@ -122,7 +121,7 @@ std::int64_t parse_memory_size(const std::string& text)
     const std::map<std::string, double> units{{"", 1}, {"K", 0x1p10}, {"M", 0x1p20}, {"G", 0x1p30}, {"T", 0x1p40}};
     const auto found = units.find(unit);
     if (error != std::errc{} || found == units.end() || !(number > 0) || number * found->second > 0x1p60)
-        throw UsageError(fmt::format("--max-memory is '{}'; expected a size such as 800M or 2G.", text));
+        throw UsageError("--max-memory is '{}'; expected a size such as 800M or 2G.", text);
     return static_cast<std::int64_t>(number * found->second);
 }
 
@@ -137,8 +136,8 @@ void WindowSteps::find_graph(CutJob& job)
 {
     if (mesh_.num_rows() == 0)
         throw InvalidInput(
-            source_.name +
-            " has no cells and no points; there are no windows to cut. Run one process without --max-memory.");
+            "{} has no cells and no points; there are no windows to cut. Run one process without --max-memory.",
+            source_.name);
     sizes_ = plan_memory(mesh_, source_.name, job.arguments, messages_.size());
     windows_.emplace(mesh_, messages_, sizes_.cells_a_window, sizes_.cache_bytes);
     warn_of_faults(source_.name, *windows_, messages_);
@@ -275,7 +274,7 @@ Mesh WindowSteps::drawn_piece(std::int32_t round) const
         return piece;
     }
     std::vector<std::int32_t> ids(here.begin(), here.end()), owners_of_cells;
-    ids.insert(ids.end(), outside.begin(), outside.end());
+    append(ids, outside);
     Mesh cells = mesh_.cells(ids);
     // The array marks ghost cells, which are not drawn.
     if (const auto* ghosts = find_array(mesh_.rest().cell_data, "vtkGhostType"))
@@ -295,8 +294,7 @@ Mesh WindowSteps::drawn_piece(std::int32_t round) const
             for (const auto& point : cells.cells.row(cell)) add({&point, 1}, vertex, cell);
         }
     auto points = piece.cells.indices;
-    std::ranges::sort(points);
-    points.erase(std::ranges::unique(points).begin(), points.end());
+    sort_unique(points);
     for (auto& point : piece.cells.indices)
         point = static_cast<std::int32_t>(std::ranges::lower_bound(points, point) - points.begin());
     piece.points = mesh_.rest().points.gather(points);
@@ -338,9 +336,8 @@ Subdomain WindowSteps::next_part(const Subdomain& like, std::int32_t first, std:
     Mesh mesh = mesh_.cells(ids);
 
     auto points = mesh.cells.indices;
-    points.insert(points.end(), rows.unused_points.begin(), rows.unused_points.end());
-    std::ranges::sort(points);
-    points.erase(std::ranges::unique(points).begin(), points.end());
+    append(points, rows.unused_points);
+    sort_unique(points);
     const auto owners = cut_->owners_of_points(points);
     if (part < 0) return result;
     std::vector<std::int32_t> order;  // local row -> index in `points`

@@ -12,7 +12,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -44,16 +43,15 @@ c10::DeviceType type_named(const std::string& name)
     if (name == "cuda") {
         const auto why = why_no_transport(c10::DeviceType::CUDA);
         if (why.empty()) return c10::DeviceType::CUDA;
-        throw UsageError(
-            fmt::format("device cuda: {}. Leave it out for CPUs; `meshard info --devices` says what is missing.", why));
+        throw UsageError("device cuda: {}. Leave it out for CPUs; `meshard info --devices` says what is missing.", why);
     }
     const auto accelerator = registered_accelerator();
     if (!accelerator.empty() && name == accelerator) return c10::DeviceType::PrivateUse1;
     std::vector<std::string> known{"auto", "cpu", "cuda"};
     if (!accelerator.empty()) known.push_back(accelerator);
     const auto nearest = name == "gpu" ? "cuda" : nearest_name(name, known);
-    throw UsageError(fmt::format("device '{}' is not one of {}{}", name, c10::Join(", ", known),
-                                 nearest.empty() ? "." : fmt::format(". Did you mean '{}'?", nearest)));
+    throw UsageError("device '{}' is not one of {}{}", name, c10::Join(", ", known),
+                     nearest.empty() ? "." : fmt::format(". Did you mean '{}'?", nearest));
 }
 
 }  // namespace
@@ -83,10 +81,10 @@ std::int64_t ranks_a_device(const World& world, const RankGroup& all)
 std::int64_t ranks_a_device(const at::Device& device, const RankGroup& all)
 {
     if (all.size() == 1) return 1;
-    const std::array<std::int64_t, 1> own{static_cast<std::int64_t>(std::hash<std::string>()(identity_of(device)))};
-    const auto of_ranks = all.all_gather_integers(own);
+    const auto of_ranks =
+        all.all_gather_integers(static_cast<std::int64_t>(std::hash<std::string>()(identity_of(device))));
     std::int64_t most = 0;
-    for (const auto& rank : of_ranks) most = std::max(most, std::ranges::count(of_ranks, rank));
+    for (const auto rank : of_ranks) most = std::max(most, std::ranges::count(of_ranks, rank));
     return most;
 }
 

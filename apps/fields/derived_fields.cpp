@@ -92,29 +92,27 @@ void require_derivable(const Mesh& mesh, std::span<const Derivation> derivations
     if (derivations.empty()) return;
     const auto top = top_dimension(mesh);
     if (top < 2) {
-        throw InvalidInput(
-            fmt::format("{} {}; derivatives need solids or polygons. Only --wall-distance works without them.", where,
-                        mesh.is_point_cloud() ? "is a point cloud" : "has vertices and lines only"));
+        throw InvalidInput("{} {}; derivatives need solids or polygons. Only --wall-distance works without them.",
+                           where, mesh.is_point_cloud() ? "is a point cloud" : "has vertices and lines only");
     }
     if (const auto strip = first_strip(mesh); strip >= 0) {
-        throw InvalidInput(fmt::format(
-            "{}: cell {} is a strip of triangles; derivatives need single polygons. Triangulate it.", where, strip));
+        throw InvalidInput("{}: cell {} is a strip of triangles; derivatives need single polygons. Triangulate it.",
+                           where, strip);
     }
     for (const auto& [quantity, place, field, result] : derivations) {
         const std::string what = fmt::format("{}: the field '{}'", where, field);
         const auto& array = *find_array(arrays_at(mesh, place), field);
-        if (array.type() == ScalarType::String) throw InvalidInput(what + " holds texts, expected numbers.");
+        if (array.type() == ScalarType::String) throw InvalidInput("{} holds texts, expected numbers.", what);
         if (is_of_vectors(quantity) && array.num_components() != 3) {
-            throw InvalidInput(fmt::format("{} has {} component{}; the {} needs a vector of three.", what,
-                                           array.num_components(), array.num_components() == 1 ? "" : "s",
-                                           name_of(quantity)));
+            throw InvalidInput("{} has {} component{}; the {} needs a vector of three.", what, array.num_components(),
+                               array.num_components() == 1 ? "" : "s", name_of(quantity));
         }
         if (quantity == Quantity::Laplacian && place == FieldPlace::Points)
-            throw InvalidInput(what + " is of points; the Laplacian needs a cell field.");
+            throw InvalidInput("{} is of points; the Laplacian needs a cell field.", what);
         if ((quantity == Quantity::Vorticity || quantity == Quantity::QCriterion) && top == 2 && !is_plane(mesh)) {
-            throw InvalidInput(fmt::format("{} is a surface that is not plane; only derivatives within the surface are "
-                                           "known, which give a Gradient and a Divergence but no {}.",
-                                           where, name_of(quantity)));
+            throw InvalidInput("{} is a surface that is not plane; only derivatives within the surface are "
+                               "known, which give a Gradient and a Divergence but no {}.",
+                               where, name_of(quantity));
         }
     }
 }

@@ -5,7 +5,6 @@
 #include "partition/mesh/cell_geometry.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 
@@ -28,7 +27,7 @@ at::Tensor positions_of(const Mesh& mesh, FieldPlace place, std::int64_t num_row
     if (place == FieldPlace::Points) return tensor_of(mesh.points, num_rows);
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i)
         if (mesh.cells.row(i).empty())
-            throw InvalidInput(fmt::format("Cell {} has no points, and so no place. Leave such cells out.", i));
+            throw InvalidInput("Cell {} has no points, and so no place. Leave such cells out.", i);
     const auto centroids = cell_measures(mesh).centroids;
     if (num_rows < 0) num_rows = mesh.num_cells();
     auto tensor = at::empty({num_rows, 3}, at::kDouble);

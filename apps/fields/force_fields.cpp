@@ -4,6 +4,7 @@
 #include "apps/console/text_table.h"
 #include "apps/fields/mesh_fields.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/ranges.h>
 
@@ -37,10 +38,10 @@ const DataArray& require_anywhere(const Mesh& mesh, const std::string& name, std
 CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_components, std::string_view where)
 {
     if (array.type() == ScalarType::String || array.num_components() != num_components) {
-        throw InvalidInput(fmt::format("{}: the field '{}' has {} components of type {}; expected {}", where,
-                                       array.name(), array.num_components(), to_string(array.type()),
-                                       num_components == 1 ? "one number for each cell."
-                                                           : "a vector of three numbers for each cell."));
+        throw InvalidInput("{}: the field '{}' has {} components of type {}; expected {}", where, array.name(),
+                           array.num_components(), to_string(array.type()),
+                           num_components == 1 ? "one number for each cell."
+                                               : "a vector of three numbers for each cell.");
     }
     CellField field;
     field.name = array.name();
@@ -66,9 +67,8 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
     for (auto at = field.values.begin(); at != field.values.end(); at += num_components)
         num_bad += !std::all_of(at, at + num_components, [](double x) { return std::isfinite(x); });
     if (num_bad > 0) {
-        throw InvalidInput(
-            fmt::format("{}: the field '{}' is NaN or infinite at {}, so a force cannot be computed from it.", where,
-                        array.name(), count_text(num_bad, "polygon")));
+        throw InvalidInput("{}: the field '{}' is NaN or infinite at {}, so a force cannot be computed from it.", where,
+                           array.name(), count_text(num_bad, "polygon"));
     }
     return field;
 }
@@ -79,11 +79,11 @@ CellField first_field(const Mesh& mesh, std::span<const std::string> names, std:
 {
     std::vector<std::string> there;
     for (const std::string& name : names) {
-        if (find_anywhere(mesh, name) && std::ranges::find(there, name) == there.end()) there.push_back(name);
+        if (find_anywhere(mesh, name) && !contains(there, name)) there.push_back(name);
     }
     if (there.empty()) {
-        throw InvalidInput(fmt::format("{} has no {} under a usual name ('{}'). {} {}", where, what,
-                                       fmt::join(names, "', '"), list_of_fields(mesh), remedy));
+        throw InvalidInput("{} has no {} under a usual name ('{}'). {} {}", where, what, fmt::join(names, "', '"),
+                           list_of_fields(mesh), remedy);
     }
     CellField field = cell_field(mesh, *find_anywhere(mesh, there.front()), num_components, where);
     field.also_there.insert(field.also_there.end(), there.begin() + 1, there.end());
@@ -106,7 +106,7 @@ CellField shear_field(const Mesh& mesh, const std::string& name, const std::stri
     // pMean goes with wallShearStressMean, p_pred with wallShearStress_pred, pred_p with pred_wallShearStress.
     if (pressure.starts_with("p") && pressure.size() > 1) names.push_back("wallShearStress" + pressure.substr(1));
     if (pressure.ends_with("_p")) names.push_back(pressure.substr(0, pressure.size() - 1) + "wallShearStress");
-    names.insert(names.end(), shear_names.begin(), shear_names.end());
+    append(names, shear_names);
     return first_field(mesh, names, 3, where, "wall shear stress",
                        "Name it with --shear, or leave the viscous force out with --shear none.");
 }

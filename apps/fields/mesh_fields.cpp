@@ -8,7 +8,6 @@
 #include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -58,8 +57,8 @@ std::string list_of_fields(const Mesh& mesh)
 
 void throw_no_field(const Mesh& mesh, const std::string& name, std::string_view where)
 {
-    throw InvalidInput(fmt::format("{} has no field '{}'. {}{}", where, name, list_of_fields(mesh),
-                                   suggestion(name, all_names(mesh))));
+    throw InvalidInput("{} has no field '{}'. {}{}", where, name, list_of_fields(mesh),
+                       suggestion(name, all_names(mesh)));
 }
 
 MeshField find_field(const Mesh& mesh, const std::string& name, std::optional<FieldPlace> place, std::string_view where)
@@ -68,16 +67,16 @@ MeshField find_field(const Mesh& mesh, const std::string& name, std::optional<Fi
     const DataArray* const of_cells = find_array(mesh.cell_data, name);
     if (!of_points && !of_cells) throw_no_field(mesh, name, where);
     if (!place && of_points && of_cells) {
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "{} has a field '{}' of its points and one of its cells. Choose with --from points or --from cells.", where,
-            name));
+            name);
     }
     const auto there = place.value_or(of_points ? FieldPlace::Points : FieldPlace::Cells);
     const DataArray* const array = there == FieldPlace::Points ? of_points : of_cells;
     if (!array) {
         const auto other = there == FieldPlace::Points ? FieldPlace::Cells : FieldPlace::Points;
-        throw InvalidInput(fmt::format("{} has the field '{}' at its {}, and --from is {}.", where, name,
-                                       to_string(other), to_string(there)));
+        throw InvalidInput("{} has the field '{}' at its {}, and --from is {}.", where, name, to_string(other),
+                           to_string(there));
     }
     return {there, array};
 }
@@ -114,12 +113,11 @@ std::int64_t count_not_finite(const DataArray& array)
 
 void require_positions(const Mesh& mesh, std::string_view where)
 {
-    if (mesh.num_points() == 0) throw InvalidInput(std::string(where) + " has no points.");
+    if (mesh.num_points() == 0) throw InvalidInput("{} has no points.", where);
     const auto bad = count_not_finite(mesh.points);
     if (bad > 0) {
-        throw InvalidInput(
-            fmt::format("{} has {} that {} NaN or infinite; every point needs a position. Repair the mesh.", where,
-                        count_text(bad, "coordinate"), bad == 1 ? "is" : "are"));
+        throw InvalidInput("{} has {} that {} NaN or infinite; every point needs a position. Repair the mesh.", where,
+                           count_text(bad, "coordinate"), bad == 1 ? "is" : "are");
     }
 }
 
@@ -127,7 +125,7 @@ void require_free_name(std::span<const DataArray> arrays, const std::string& nam
                        std::string_view where)
 {
     if (replaces || !find_array(arrays, name)) return;
-    throw InvalidInput(fmt::format("{} has an array '{}' already. Use --replace to replace it.", where, name));
+    throw InvalidInput("{} has an array '{}' already. Use --replace to replace it.", where, name);
 }
 
 void put_array(std::vector<DataArray>& arrays, DataArray array)

@@ -27,7 +27,7 @@ Mesh read_wall(const std::string& word, const std::string& mesh)
         options.blocks = {is_level ? word : "boundary/" + word};
         return read_mesh(mesh, options);
     } catch (const Error& error) {
-        throw IoError("--wall-distance " + word + ": there is no such file and no such patch: " + error.what());
+        throw IoError("--wall-distance {}: there is no such file and no such patch: {}", word, error.what());
     }
 }
 
@@ -43,9 +43,10 @@ WallSurface read_walls(std::span<const std::string> words, const std::string& me
         require_positions(wall, word);
         for (const auto type : wall.cell_types) {
             if (cell_dimension(type) == 3)
-                throw InvalidInput("--wall-distance " + word +
-                                   " has solid cells, but distances are measured to a surface. Give the file of the "
-                                   "surface, or the name of a patch.");
+                throw InvalidInput(
+                    "--wall-distance {} has solid cells, but distances are measured to a surface. Give the file of the "
+                    "surface, or the name of a patch.",
+                    word);
         }
         const auto found = orient_surface(wall, orient);
         facing.outward += found.outward;
@@ -54,8 +55,7 @@ WallSurface read_walls(std::span<const std::string> words, const std::string& me
         facing.is_closed = facing.is_closed && found.is_closed;
         const auto surface = surface_triangles(wall);
         if (surface.triangles.empty())
-            throw InvalidInput("--wall-distance " + word +
-                               " has no polygons, but distances are measured to a surface.");
+            throw InvalidInput("--wall-distance {} has no polygons, but distances are measured to a surface.", word);
         const auto first = std::ssize(vertices) / 3;
         vertices.insert(vertices.end(), surface.points.begin(), surface.points.end());
         for (const auto point : surface.triangles) faces.push_back(first + point);

@@ -2,6 +2,7 @@
 #include "apps/program/command_line.h"
 
 #include "apps/program/verb_help.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
@@ -44,15 +45,15 @@ void refuse_extras(const CLI::App& app)
     if (option == extras.end()) {
         auto extra = extras.front();
         if (extra.starts_with(kBracket)) extra.front() = '[';
-        throw UsageError(fmt::format("unexpected argument '{}'.{}", extra, see));
+        throw UsageError("unexpected argument '{}'.{}", extra, see);
     }
 
     const std::string name = option->substr(0, option->find('='));
     const std::vector<std::string> known = option_names(app);
     // A single letter resembles no name.
     const std::string nearest = name.starts_with("--") ? nearest_name(name, known) : "";
-    throw UsageError(fmt::format("unknown option '{}'.{}", name,
-                                 nearest.empty() ? see : fmt::format(" Did you mean '{}'?", nearest)));
+    throw UsageError("unknown option '{}'.{}", name,
+                     nearest.empty() ? see : fmt::format(" Did you mean '{}'?", nearest));
 }
 
 /// Turns CLI11's message on a value that is not a number into one that says which numbers are expected.
@@ -102,8 +103,7 @@ void take_decimal_numbers(CLI::App& app)
                 value.erase(begin, 1);
             if (value.empty() ||
                 (begin + 1 < value.size() && value[begin] == '0' && std::isalpha(value[begin + 1]) != 0))
-                throw UsageError(
-                    fmt::format("{} is '{}'; expected a number in decimal digits.", option->get_name(), value));
+                throw UsageError("{} is '{}'; expected a number in decimal digits.", option->get_name(), value);
             return value;
         });
     }
@@ -143,8 +143,8 @@ void refuse_wide_numbers(const CLI::App& app)
             std::int64_t number = 0;
             const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
             if (error != std::errc::result_out_of_range || end != value.data() + value.size()) continue;
-            throw UsageError(fmt::format("{} is '{}'; expected a whole number of at most {}.", option->get_name(),
-                                         value, std::numeric_limits<std::int64_t>::max()));
+            throw UsageError("{} is '{}'; expected a whole number of at most {}.", option->get_name(), value,
+                             std::numeric_limits<std::int64_t>::max());
         }
     }
 }
@@ -197,8 +197,8 @@ Facts facts_of_command()
 {
     const auto& [verb, added, options] = command_facts();
     Facts facts{{"the verb", verb}};
-    facts.insert(facts.end(), added.begin(), added.end());
-    facts.insert(facts.end(), options.begin(), options.end());
+    append(facts, added);
+    append(facts, options);
     std::error_code error;
     facts.emplace_back("the working folder", std::filesystem::current_path(error).string());
     return facts;
@@ -207,7 +207,7 @@ Facts facts_of_command()
 void add_facts(const Facts& facts)
 {
     auto& added = command_facts().added;
-    added.insert(added.end(), facts.begin(), facts.end());
+    append(added, facts);
 }
 
 bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
@@ -235,7 +235,7 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
         if (text.find(" to " + std::to_string(std::numeric_limits<double>::max())) != std::string::npos)
             text = text.substr(0, text.find(" not in range")) + " is not above 0";
         if (!text.ends_with(".")) text += '.';
-        throw UsageError(fmt::format("{} See `meshard {} --help`.", text, app.get_name()));
+        throw UsageError("{} See `meshard {} --help`.", text, app.get_name());
     }
     refuse_extras(app);
     refuse_wide_numbers(app);
@@ -251,6 +251,21 @@ void add_rank_options(CLI::App& app, LocalRanks& ranks, const std::string& meani
     app.add_flag("--oversubscribe", ranks.oversubscribes, "start them although they are more than four for each core");
 }
 
+void add_count_option(CLI::App& app, const std::string& name, int& count, const std::string& meaning)
+{
+    app.add_option(name, count, meaning)->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
+}
+
+void add_count_option(CLI::App& app, const std::string& name, std::int64_t& count, const std::string& meaning)
+{
+    app.add_option(name, count, meaning)->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
+}
+
+void add_json_option(CLI::App& app, bool& json)
+{
+    app.add_flag("--json", json, "one JSON object on stdout instead of the report");
+}
+
 void add_compress_option(CLI::App& app, std::string& name)
 {
     app.add_option("--compress", name,
@@ -264,12 +279,11 @@ Compression parse_compression(const std::string& name)
     const std::vector<std::string> names{"none", "zlib", "lz4"};
     const auto found = std::ranges::find(names, name);
     if (found == names.end()) {
-        throw UsageError(
-            fmt::format("--compress is '{}'; expected none, zlib or lz4.{}", name, suggestion(name, names)));
+        throw UsageError("--compress is '{}'; expected none, zlib or lz4.{}", name, suggestion(name, names));
     }
     const auto compression = static_cast<Compression>(found - names.begin());
     if (compression != Compression::None && !is_available(compression))
-        throw UsageError(fmt::format("--compress is '{}', which this build does not have. Use zlib, or none.", name));
+        throw UsageError("--compress is '{}', which this build does not have. Use zlib, or none.", name);
     return compression;
 }
 

@@ -61,9 +61,9 @@ const Verb& find_verb(const std::string& name)
         names.emplace_back(verb.name);
     }
     const std::string nearest = nearest_name(name, names);
-    throw UsageError(fmt::format("unknown {} '{}'. {}", name.starts_with('-') ? "option" : "verb", name,
-                                 nearest.empty() ? "`meshard --help` lists the verbs."
-                                                 : fmt::format("Did you mean '{}'?", nearest)));
+    throw UsageError("unknown {} '{}'. {}", name.starts_with('-') ? "option" : "verb", name,
+                     nearest.empty() ? "`meshard --help` lists the verbs."
+                                     : fmt::format("Did you mean '{}'?", nearest));
 }
 
 /// Throws if a launcher started several ranks of a verb that runs on one: each would do all the work and write the same
@@ -83,14 +83,13 @@ void refuse_ranks(std::string_view verb)
         std::max({of_mpi, std::getenv("RANK") ? number("WORLD_SIZE") : 0, number("SLURM_STEP_NUM_TASKS")});
     const auto alone = " where each process shall do it for itself, with MESHARD_LAUNCH=single.";
     if (of_all > 1 && std::ranges::find(kOnOneRank, verb) != std::end(kOnOneRank)) {
-        throw UsageError(
-            fmt::format("{} runs on one rank, and {} were started. Start it without mpirun, srun or torchrun;{}", verb,
-                        of_all, alone));
+        throw UsageError("{} runs on one rank, and {} were started. Start it without mpirun, srun or torchrun;{}", verb,
+                         of_all, alone);
     }
     if (of_all > 1 && of_mpi < 2 && verb == "partition")
-        throw UsageError(fmt::format(
+        throw UsageError(
             "the ranks of partition meet over MPI, and {} were started without it. Start them with mpirun;{}", of_all,
-            alone));
+            alone);
 }
 
 int run(const std::vector<std::string>& arguments)

@@ -10,7 +10,6 @@
 #include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <cctype>
@@ -98,8 +97,7 @@ void require_outputs(const std::vector<fs::path>& outputs, const std::vector<fs:
     for (const auto& output : outputs) {
         const auto target = file_to_write(output);
         if (const auto [other, is_new] = by_target.emplace(fs::weakly_canonical(fs::absolute(target)), output); !is_new)
-            throw UsageError(
-                fmt::format("the outputs {} and {} are one file. Name two.", other->second.string(), output.string()));
+            throw UsageError("the outputs {} and {} are one file. Name two.", other->second.string(), output.string());
         require_writable_folder(folder_of(target), "the folder of the output " + output.string());
         const auto id = id_of(target);
         if (answer == InputAsOutput::Replaced || (!id && !is_index(target))) continue;
@@ -116,9 +114,9 @@ void require_outputs(const std::vector<fs::path>& outputs, const std::vector<fs:
             }
         }
         const auto refuse = [&](const std::string& what, const fs::path& file) {
-            throw UsageError(fmt::format(
-                "the output {} {} {}, which is read. Name another output{}", output.string(), what, file.string(),
-                answer == InputAsOutput::Asked ? ", or replace the input with --overwrite." : "."));
+            throw UsageError("the output {} {} {}, which is read. Name another output{}", output.string(), what,
+                             file.string(),
+                             answer == InputAsOutput::Asked ? ", or replace the input with --overwrite." : ".");
         };
         if (const auto found = id ? by_id.find(*id) : by_id.end(); found != by_id.end()) refuse("is", found->second);
         if (!is_index(target)) continue;
@@ -148,8 +146,7 @@ void require_writable_folder(const fs::path& folder, const std::string& what)
                                : ::access(above.c_str(), W_OK | X_OK) != 0 ? std::strerror(errno)
                                                                            : "";
     if (!reason.empty())
-        throw IoError(
-            fmt::format("{} cannot be made or written: {}: {}. Choose another.", what, above.string(), reason));
+        throw IoError("{} cannot be made or written: {}: {}. Choose another.", what, above.string(), reason);
 }
 
 }  // namespace meshard

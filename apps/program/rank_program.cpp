@@ -7,6 +7,7 @@
 #include "apps/devices/rank_device.h"
 #include "apps/program/command_line.h"
 #include "io/bytes/interruption.h"
+#include "partition/lists.h"
 #include "partition/run_on_threads.h"
 #include "sharding/memory/tensor_memory.h"
 
@@ -17,7 +18,6 @@
 #include <c10/util/Exception.h>
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <sys/resource.h>
@@ -123,23 +123,23 @@ void check_local_ranks(const LocalRanks& ranks)
     const auto beginning = fmt::format("--nproc {}: ", ranks.number);
     const auto cores = num_cores();
     if (ranks.number > kRanksOfCore * cores && !ranks.oversubscribes) {
-        throw UsageError(fmt::format(
+        throw UsageError(
             "{}this process may use {}, which bear {} ranks at most. Start fewer, or insist with --oversubscribe.",
-            beginning, count_text(cores, "core"), kRanksOfCore * cores));
+            beginning, count_text(cores, "core"), kRanksOfCore * cores);
     }
     const auto need = memory_of_rank();
     rlimit limit{};
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && need.mapped > limit.rlim_cur) {
-        throw UsageError(fmt::format(
+        throw UsageError(
             "{}each rank maps about {} before it has read any data, and may map {} (ulimit -v). Raise the limit.",
-            beginning, bytes_text(need.mapped), bytes_text(std::uint64_t{limit.rlim_cur})));
+            beginning, bytes_text(need.mapped), bytes_text(std::uint64_t{limit.rlim_cur}));
     }
     const auto free = static_cast<std::uint64_t>(free_memory()), number = static_cast<std::uint64_t>(ranks.number);
     if (need.own * number > free) {
-        throw UsageError(fmt::format(
+        throw UsageError(
             "{}each rank takes about {} before it has read any data, together {}, and {} are free. Start {} at most.",
             beginning, bytes_text(need.own), bytes_text(need.own * number), bytes_text(free),
-            std::max<std::uint64_t>(free / need.own, 1)));
+            std::max<std::uint64_t>(free / need.own, 1));
     }
 }
 
@@ -150,8 +150,8 @@ int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<con
     const auto info = detect_launch();
     if (info.source != "single") {
         if (ranks.number > 0 && ranks.number != info.size) {
-            throw UsageError(fmt::format("--nproc {}, but the launcher ({}) started {} ranks. Leave --nproc out.",
-                                         ranks.number, info.source, info.size));
+            throw UsageError("--nproc {}, but the launcher ({}) started {} ranks. Leave --nproc out.", ranks.number,
+                             info.source, info.size);
         }
         return run_as_rank(info, verb, body, device);
     }
@@ -168,7 +168,7 @@ int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<con
         return run_as_rank(forked, verb, body, device);
     }
     std::vector<std::string> words{verb};
-    words.insert(words.end(), arguments.begin(), arguments.end());
+    append(words, arguments);
     return run_local_ranks(ranks.number, words);
 }
 

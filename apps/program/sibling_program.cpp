@@ -5,8 +5,6 @@
 #include "apps/program/torch_folder.h"
 #include "io/bytes/interruption.h"
 
-#include <fmt/core.h>
-
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -28,9 +26,9 @@ bool has_models_program()
 void run_in_sibling_program(const std::string& verb, std::span<const std::string> arguments)
 {
     if (!has_models_program()) {
-        throw UsageError(fmt::format("this build of meshard has no LibTorch, which {} needs. Configure with "
-                                     "-DMESHARD_WITH_TORCH=ON and build again.",
-                                     verb));
+        throw UsageError("this build of meshard has no LibTorch, which {} needs. Configure with "
+                         "-DMESHARD_WITH_TORCH=ON and build again.",
+                         verb);
     }
 #ifdef MESHARD_MODELS_PROGRAM
     const std::string name = "meshard";
@@ -44,9 +42,9 @@ void run_in_sibling_program(const std::string& verb, std::span<const std::string
     constexpr rlim_t kLeastMapped = rlim_t{580} << 20;
     rlimit limit{};
     if (name == "meshard-models" && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < kLeastMapped) {
-        throw UsageError(fmt::format(
+        throw UsageError(
             "{} needs LibTorch, which maps {} MiB before anything is read, and ulimit -v allows {} MiB. Raise it.",
-            verb, kLeastMapped >> 20, limit.rlim_cur >> 20));
+            verb, kLeastMapped >> 20, limit.rlim_cur >> 20);
     }
     // Messages begin with the program name that the user called.
     std::vector<char*> argv{const_cast<char*>("meshard"), const_cast<char*>(verb.c_str())};
@@ -54,9 +52,9 @@ void run_in_sibling_program(const std::string& verb, std::span<const std::string
     argv.push_back(nullptr);
     delay_interruption();
     ::execv(path.c_str(), argv.data());
-    throw Error(fmt::format(
+    throw Error(
         "{} is in the program {}, which cannot be started: {}. Build or install both programs into the same folder.",
-        verb, path.string(), std::strerror(errno)));
+        verb, path.string(), std::strerror(errno));
 }
 
 }  // namespace meshard

@@ -43,10 +43,10 @@ void check_torch(const std::filesystem::path& torch, const std::string& describe
     const auto series = expected.substr(0, expected.rfind('.') + 1);
     const auto found = version_of(torch);
     if (!found.starts_with(series)) {
-        throw UsageError(fmt::format("{} is LibTorch {}; this meshard needs {}. `pip install torch=={}` into a virtual "
-                                     "environment, and set MESHARD_TORCH to "
-                                     "its folder site-packages/torch.",
-                                     described, found.empty() ? "of unknown version" : found, expected, expected));
+        throw UsageError("{} is LibTorch {}; this meshard needs {}. `pip install torch=={}` into a virtual "
+                         "environment, and set MESHARD_TORCH to "
+                         "its folder site-packages/torch.",
+                         described, found.empty() ? "of unknown version" : found, expected, expected);
     }
 }
 
@@ -70,10 +70,10 @@ void prepare_torch(const std::string& verb, const std::filesystem::path& program
     if (chosen && *chosen) {
         const std::filesystem::path torch = chosen;
         if (!std::filesystem::exists(torch / kTorchLibrary)) {
-            throw UsageError(fmt::format(
+            throw UsageError(
                 "MESHARD_TORCH is '{}', where there is no {}. Set it to the folder `torch` of LibTorch's wheel, e.g. "
                 "~/venv/lib/python3.11/site-packages/torch.",
-                torch.string(), kTorchLibrary));
+                torch.string(), kTorchLibrary);
         }
         check_torch(torch, fmt::format("MESHARD_TORCH, '{}',", torch.string()));
         const char* const others = std::getenv("LD_LIBRARY_PATH");
@@ -86,11 +86,11 @@ void prepare_torch(const std::string& verb, const std::filesystem::path& program
     if (!std::filesystem::is_directory(installed) || is_on_library_path()) return;
     if (std::filesystem::exists(installed / "torch" / kTorchLibrary))
         return check_torch(installed / "torch", "the target of " + (installed / "torch").string());
-    throw UsageError(fmt::format("{} needs LibTorch {}, which is not in {}. `bash '{}' --torch {}` installs it; or set "
-                                 "MESHARD_TORCH to the folder `torch` of its wheel.",
-                                 verb, expected_torch(), (installed / "torch").string(),
-                                 (prefix / "share/meshard/setup.sh").string(),
-                                 expected_torch().substr(0, expected_torch().rfind('.'))));
+    throw UsageError("{} needs LibTorch {}, which is not in {}. `bash '{}' --torch {}` installs it; or set "
+                     "MESHARD_TORCH to the folder `torch` of its wheel.",
+                     verb, expected_torch(), (installed / "torch").string(),
+                     (prefix / "share/meshard/setup.sh").string(),
+                     expected_torch().substr(0, expected_torch().rfind('.')));
 }
 
 }  // namespace meshard

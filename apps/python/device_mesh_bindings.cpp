@@ -51,12 +51,11 @@ public:
         if (ranks.size() == 1) return {nullptr, axis, std::move(counter)};
         const auto found = backends_.find(axis);
         if (found == backends_.end())
-            throw InvalidInput("DeviceMesh: there is no process group for the axis '" + axis + "'.");
+            throw InvalidInput("DeviceMesh: there is no process group for the axis '{}'.", axis);
         const auto backend = found->second;
         if (backend->getSize() != static_cast<int>(ranks.size())) {
-            throw InvalidInput(
-                fmt::format("DeviceMesh: the process group of the axis '{}' has {} ranks, the mesh has {}.", axis,
-                            backend->getSize(), ranks.size()));
+            throw InvalidInput("DeviceMesh: the process group of the axis '{}' has {} ranks, the mesh has {}.", axis,
+                               backend->getSize(), ranks.size());
         }
         if (!store_) {
             const auto own = device_backends_.find(axis);
@@ -160,7 +159,7 @@ std::int64_t axis_of(const PythonMesh& mesh, const std::variant<std::int64_t, st
     const auto num_axes = mesh.mesh->num_axes();
     const auto axis = std::get<std::int64_t>(dim);
     if (axis < -num_axes || axis >= num_axes) {
-        throw InvalidInput(fmt::format("DeviceMesh: there is no axis {} among {}.", axis, num_axes));
+        throw InvalidInput("DeviceMesh: there is no axis {} among {}.", axis, num_axes);
     }
     return axis < 0 ? axis + num_axes : axis;
 }

@@ -20,7 +20,6 @@
 
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -109,8 +108,7 @@ at::Tensor rows_on_all_ranks(const at::Tensor& rows, std::span<const std::int64_
 {
     if (ranks.size() == 1 || !rows.defined()) return rows;
     auto whole = rows_on_first_rank(rows, ids, ranks);
-    const std::array<std::int64_t, 1> own{whole.size(0)};
-    const auto num_rows = ranks.all_gather_integers(own)[0][0];
+    const auto num_rows = ranks.all_gather_integers(whole.size(0))[0];
     if (ranks.rank() != 0) whole = rows.new_empty({num_rows, rows.size(1)});
     ranks.broadcast(whole, 0);
     return whole;
@@ -149,7 +147,7 @@ at::Device device_named(const std::string& type, int index)
 {
     const auto device = device_of_rank(type, {.local_rank = std::max(0, index)});
     if (!device.is_cpu() && device.index() != index)
-        throw InvalidInput(fmt::format("load: there is no device '{}:{}' here.", type, index));
+        throw InvalidInput("load: there is no device '{}:{}' here.", type, index);
     return device;
 }
 
@@ -172,9 +170,8 @@ public:
             if (!orient.empty()) models_.back().set_orient(parse_orient(orient));
             const auto& data = models_.back().data();
             if (data.is_grid || data.series.is_on)
-                throw InvalidInput(
-                    fmt::format("{} learnt {}, on which Python does not predict yet. Use `meshard predict`.",
-                                run.string(), data.is_grid ? "regular grids" : "simulations in time"));
+                throw InvalidInput("{} learnt {}, on which Python does not predict yet. Use `meshard predict`.",
+                                   run.string(), data.is_grid ? "regular grids" : "simulations in time");
         }
         require_same_fields(models_, false);
         for (const auto& note : models_.front().notes()) warn("predict", note);
@@ -225,7 +222,7 @@ public:
         const auto& model = models_.front();
         const auto& ranks = device_mesh_->all();
         for (auto* rows : {&found.fields, &found.spread}) *rows = rows_on_all_ranks(*rows, found.rows, ranks);
-        auto& arrays = on_cells() ? found.whole.cell_data : found.whole.point_data;
+        auto& arrays = arrays_at(found.whole, on_cells());
         read_together(ranks, [&] {
             if (ranks.rank() != 0) return;
             auto replaced = add_fields(arrays, found.fields, found.spread, model);
@@ -309,8 +306,7 @@ private:
         }
         const auto& ranks = device_mesh_->all();
         // What the first rank reads the others need not have.
-        const std::array<std::int64_t, 1> is_missing{!mesh && !std::filesystem::exists(input.file)};
-        if (ranks.all_gather_integers(is_missing)[0][0] != 0)
+        if (ranks.all_gather_integers(!mesh && !std::filesystem::exists(input.file))[0] != 0)
             throw IoError(input.file.string() +
                           (ranks.rank() == 0 ? " does not exist." : " does not exist where the first rank reads it."));
         read_together(ranks, [&] {

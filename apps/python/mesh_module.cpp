@@ -84,15 +84,15 @@ ScalarType type_of(const py::array& array, const std::string& name)
     if (is_type<std::uint32_t>(array)) return ScalarType::UInt32;
     if (is_type<std::int64_t>(array)) return ScalarType::Int64;
     if (is_type<std::uint64_t>(array)) return ScalarType::UInt64;
-    throw InvalidInput("Mesh: the array '" + name + "' is of type " + py::str(array.dtype()).cast<std::string>() +
-                       "; expected integers of 8 to 64 bits, float32 or float64.");
+    throw InvalidInput("Mesh: the array '{}' is of type {}; expected integers of 8 to 64 bits, float32 or float64.",
+                       name, py::str(array.dtype()).cast<std::string>());
 }
 
 /// Shares the memory of an array that lies in C's order; the array lives as long as someone needs it.
 DataArray from_numpy(const std::string& name, const py::array& array)
 {
     if (array.ndim() < 1 || array.ndim() > 2 || !(array.flags() & py::array::c_style)) {
-        throw InvalidInput("Mesh: the array '" + name + "' must have one or two dimensions, in C's order.");
+        throw InvalidInput("Mesh: the array '{}' must have one or two dimensions, in C's order.", name);
     }
     const auto components = array.ndim() == 1 ? 1 : array.shape(1);
     const std::shared_ptr<const void> owner(new py::array(array), [](const void* last) {
@@ -127,8 +127,8 @@ void put_array(Mesh& mesh, const std::string& place, const std::string& name, co
     auto array = from_python(name, values);
     const auto expected = place == "point" ? mesh.num_points() : place == "cell" ? mesh.num_cells() : array.num_rows();
     if (array.num_rows() != expected) {
-        throw InvalidInput("Mesh: the " + place + " array '" + name + "' has " + std::to_string(array.num_rows()) +
-                           " rows, expected " + std::to_string(expected) + ", one a " + place + ".");
+        throw InvalidInput("Mesh: the {} array '{}' has {} rows, expected {}, one a {}.", place, name, array.num_rows(),
+                           expected, place);
     }
     auto& arrays = arrays_of(mesh, place);
     const auto found = std::ranges::find_if(arrays, [&](const DataArray& known) { return known.name() == name; });
@@ -208,8 +208,8 @@ std::vector<SharedPart> partition(const SharedMesh& mesh, std::int32_t num_parts
         cut = {num_parts, *owners};
         cut.validate();
         if (cut.num_rows() != mesh->num_rows()) {
-            throw InvalidInput("partition: expected an owner for each of the " + std::to_string(mesh->num_rows()) +
-                               " rows, found " + std::to_string(cut.num_rows()) + ".");
+            throw InvalidInput("partition: expected an owner for each of the {} rows, found {}.", mesh->num_rows(),
+                               cut.num_rows());
         }
     } else {
         cut = cut_mesh(*mesh, graph, {num_parts, method, ghost_layers, imbalance, seed, thorough});

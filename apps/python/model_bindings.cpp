@@ -12,8 +12,6 @@
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <memory>
 #include <mutex>
@@ -75,11 +73,11 @@ public:
     {
         auto& model = architecture<MeshGraphNetImpl>();
         if (edge_index.dim() != 2)
-            throw InvalidInput("edge_index: expected (2, E), found the shape " + c10::str(edge_index.sizes()) + ".");
+            throw InvalidInput("edge_index: expected (2, E), found the shape {}.", c10::str(edge_index.sizes()));
         if (edges.dim() != 2 || edges.size(0) != edge_index.size(-1)) {
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "MeshGraphNet: expected a row of edge_features for each of the {} edges, found the shape {}.",
-                edge_index.size(-1), c10::str(edges.sizes())));
+                edge_index.size(-1), c10::str(edges.sizes()));
         }
         const auto graphs = *graphs_.of(edge_index, {}, [] { return std::make_shared<KeptGraphs>(); });
         const auto layout = is_sharded(nodes) ? spec_of(nodes) : nullptr;
@@ -132,7 +130,7 @@ private:
     Architecture& architecture()
     {
         auto* found = dynamic_cast<Architecture*>(model_.module.get());
-        if (!found) throw InvalidInput("this model is a " + model_.class_name + ", which takes other inputs.");
+        if (!found) throw InvalidInput("this model is a {}, which takes other inputs.", model_.class_name);
         return *found;
     }
 

@@ -36,8 +36,7 @@ Reduction reduction_of(const char* where, const std::string& name)
     if (name == "mean") return Reduction::Mean;
     if (name == "max") return Reduction::Max;
     if (name == "min") return Reduction::Min;
-    throw InvalidInput(
-        fmt::format("{}: expected the reduction 'sum', 'mean', 'max' or 'min', found '{}'.", where, name));
+    throw InvalidInput("{}: expected the reduction 'sum', 'mean', 'max' or 'min', found '{}'.", where, name);
 }
 
 SurfaceDistance distance_of(const at::Tensor& vertices, const at::Tensor& faces, const at::Tensor& queries,
@@ -48,8 +47,7 @@ SurfaceDistance distance_of(const at::Tensor& vertices, const at::Tensor& faces,
     if (sign == "winding_number")
         options.sign = SurfaceSign::WindingNumber;
     else if (sign != "pseudo_normal")
-        throw InvalidInput("signed_distance: expected the sign 'pseudo_normal' or 'winding_number', found '" + sign +
-                           "'.");
+        throw InvalidInput("signed_distance: expected the sign 'pseudo_normal' or 'winding_number', found '{}'.", sign);
     return signed_distance(vertices, faces, queries, options);
 }
 
@@ -63,17 +61,16 @@ PythonGhostPlan ghost_plan(std::vector<std::int64_t> global_ids, std::int64_t nu
 {
     const auto& group = mesh.mesh->group(mesh.mesh->axis("domain"));
     const bool fits = num_owned >= 0 && num_owned + std::ssize(ghost_owners) == std::ssize(global_ids);
-    const std::vector<std::int64_t> own{fits ? num_owned : -1};
     IndexMap map;
-    for (const auto& of_rank : group.all_gather_integers(own)) {
-        if (of_rank[0] < 0) {
+    for (const auto of_rank : group.all_gather_integers(fits ? num_owned : -1)) {
+        if (of_rank < 0) {
             throw InvalidInput("GhostPlan: expected global_ids of num_owned rows and of one ghost for each entry of "
-                               "ghost_owners; on a rank they do not fit" +
-                               (fits ? "."
-                                     : fmt::format(": there are {} ids, {} owned rows and {} owners of ghosts.",
-                                                   global_ids.size(), num_owned, ghost_owners.size())));
+                               "ghost_owners; on a rank they do not fit{}",
+                               fits ? "."
+                                    : fmt::format(": there are {} ids, {} owned rows and {} owners of ghosts.",
+                                                  global_ids.size(), num_owned, ghost_owners.size()));
         }
-        map.num_global += of_rank[0];
+        map.num_global += of_rank;
     }
     map.num_owned = static_cast<std::int32_t>(num_owned);
     map.global_ids = std::move(global_ids);

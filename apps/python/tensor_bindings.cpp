@@ -31,10 +31,10 @@ void check_extents(const Extents& given, const DeviceMesh& mesh, std::int64_t ax
     if (std::ssize(given) == mesh.size(axis) && !is_negative && (!total || sum == *total)) return;
     std::string found;
     for (const auto n : given) found += fmt::format("{}{}", found.empty() ? "" : ", ", n);
-    throw InvalidInput(fmt::format(
+    throw InvalidInput(
         "extents: expected one number for each of the {} ranks of the axis '{}', none negative{}; found [{}].",
         mesh.size(axis), mesh.axis_names()[axis],
-        total ? fmt::format(", which add up to the {} entries of dimension {}", *total, dim) : "", found));
+        total ? fmt::format(", which add up to the {} entries of dimension {}", *total, dim) : "", found);
 }
 
 /// Makes the layout of a whole tensor of `sizes`, with even extents where none are given.
@@ -44,11 +44,11 @@ SpecPtr make_layout(const PythonMesh& mesh, const std::vector<Placement>& placem
     const auto num_axes = static_cast<std::size_t>(mesh.mesh->num_axes());
     if (placements.size() != num_axes || (!extents.empty() && extents.size() != num_axes)) {
         throw InvalidInput(
-            fmt::format("placements: expected one (and, with extents, one list of extents or None) for each of the {} "
-                        "axes of the device mesh; "
-                        "found {} placements{}.",
-                        num_axes, placements.size(),
-                        extents.empty() ? "" : fmt::format(" and {} entries of extents", extents.size())));
+            "placements: expected one (and, with extents, one list of extents or None) for each of the {} "
+            "axes of the device mesh; "
+            "found {} placements{}.",
+            num_axes, placements.size(),
+            extents.empty() ? "" : fmt::format(" and {} entries of extents", extents.size()));
     }
     std::vector<AxisLayout> axes(num_axes);
     for (std::size_t a = 0; a < num_axes; ++a) {
@@ -56,7 +56,7 @@ SpecPtr make_layout(const PythonMesh& mesh, const std::vector<Placement>& placem
         if (!placements[a].is_shard()) continue;
         const auto dim = placements[a].dim;
         if (dim < 0 || (sizes && dim >= std::ssize(*sizes))) {
-            throw InvalidInput("placements: " + to_string(placements[a]) + " of a tensor that has no such dimension.");
+            throw InvalidInput("placements: {} of a tensor that has no such dimension.", to_string(placements[a]));
         }
         const auto total = sizes ? std::make_optional((*sizes)[dim]) : std::nullopt;
         if (!extents.empty() && extents[a]) {
@@ -173,7 +173,7 @@ at::Tensor with_portable_layout(const at::Tensor& part, const PythonMesh& mesh, 
     const auto spec = make_spec(mesh.mesh, layouts);
     if (part.dim() != std::ssize(sizes) || strides.size() != sizes.size() ||
         spec->global_shape(part.sizes()) != sizes || spec->local_shape(sizes) != part.sizes().vec()) {
-        throw InvalidInput("a sharded tensor's saved part does not fit its layout, " + to_string(*spec) + ".");
+        throw InvalidInput("a sharded tensor's saved part does not fit its layout, {}.", to_string(*spec));
     }
     return wrap(part.detach(), spec, strides);
 }
@@ -183,7 +183,7 @@ Placement partial_of(const std::string& op)
     if (op == "sum") return Partial();
     if (op == "max") return Partial(Reduction::Max);
     if (op == "min") return Partial(Reduction::Min);
-    throw InvalidInput("Partial: expected the reduction 'sum', 'max' or 'min', found '" + op + "'.");
+    throw InvalidInput("Partial: expected the reduction 'sum', 'max' or 'min', found '{}'.", op);
 }
 
 void set_policy(const std::string& policy)
@@ -195,7 +195,7 @@ void set_policy(const std::string& policy)
     else if (policy == "refuse")
         set_gather_policy(GatherPolicy::Refuse);
     else
-        throw InvalidInput("set_gather_policy: expected 'silent', 'warn' or 'refuse', found '" + policy + "'.");
+        throw InvalidInput("set_gather_policy: expected 'silent', 'warn' or 'refuse', found '{}'.", policy);
 }
 
 /// Keeps the events that the rule table reports.

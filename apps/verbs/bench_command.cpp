@@ -14,7 +14,6 @@
 
 #include <CLI/CLI.hpp>
 #include <c10/core/DeviceGuard.h>
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -62,7 +61,7 @@ BenchArguments changed(BenchArguments run, const std::string& word)
         };
         if (const auto found = numbers.find(name); found != numbers.end()) {
             *found->second = static_cast<std::int64_t>(parse_numbers(value, "--also " + name, 1)[0]);
-            if (*found->second < 1) throw UsageError(fmt::format("--also {}: expected a number of at least 1.", part));
+            if (*found->second < 1) throw UsageError("--also {}: expected a number of at least 1.", part);
         } else if (name == "memory" && among(kMemoryNames)) {
             run.memory = value;
         } else if (name == "precision" && among(kPrecisionNames)) {
@@ -70,11 +69,11 @@ BenchArguments changed(BenchArguments run, const std::string& word)
         } else if (name == "graph" && (value == "true" || value == "false")) {
             run.from_graph = value == "true";
         } else {
-            throw UsageError(fmt::format("--also {}: expected NAME=VALUE of points, slices, hidden, layers or heads, "
-                                         "memory (stored, recomputed, streamed, "
-                                         "auto), precision (float32, tf32, bfloat16, float16) or graph (true, false), "
-                                         "e.g. points=100000,precision=tf32.",
-                                         part));
+            throw UsageError("--also {}: expected NAME=VALUE of points, slices, hidden, layers or heads, "
+                             "memory (stored, recomputed, streamed, "
+                             "auto), precision (float32, tf32, bfloat16, float16) or graph (true, false), "
+                             "e.g. points=100000,precision=tf32.",
+                             part);
         }
     }
     return run;
@@ -113,30 +112,12 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
         ->check(CLI::IsMember({"step", "model", "scaling", "operators", "ghosts"}))
         ->capture_default_str();
     auto& shape = options.shape;
-    app.add_option("--points", shape.num_points, "points of the whole cloud; for ghosts 1000000 by default")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
-    app.add_option("--hidden", shape.n_hidden, "channels of the model")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
-    app.add_option("--layers", shape.n_layers, "blocks of the model")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
-    app.add_option("--heads", shape.n_head, "attention heads of the model")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
-    app.add_option("--slices", shape.slice_num, "slices of each head")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
-    app.add_option("--rows", options.num_rows, "for ghosts: rows of 64 channels that each rank sends")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
+    add_count_option(app, "--points", shape.num_points, "points of the whole cloud; for ghosts 1000000 by default");
+    add_count_option(app, "--hidden", shape.n_hidden, "channels of the model");
+    add_count_option(app, "--layers", shape.n_layers, "blocks of the model");
+    add_count_option(app, "--heads", shape.n_head, "attention heads of the model");
+    add_count_option(app, "--slices", shape.slice_num, "slices of each head");
+    add_count_option(app, "--rows", options.num_rows, "for ghosts: rows of 64 channels that each rank sends");
     app.add_option("--model", options.model,
                    "for model: a model by name, as in docs/models.md; --hidden to --slices are transolver's")
         ->type_name("NAME")
@@ -195,7 +176,7 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     const bool has_device = options.what == "step" || options.what == "model";
     if (!has_device && options.device == "auto") options.device = "cpu";
     if (!has_device && options.device != "cpu")
-        throw UsageError(fmt::format("--device {}: {} is timed on CPUs. Leave it out.", options.device, options.what));
+        throw UsageError("--device {}: {} is timed on CPUs. Leave it out.", options.device, options.what);
     if (options.num_repeats == 0) options.num_repeats = options.what == "scaling" ? 5 : 15;
     for (const auto& word : also) options.also.push_back(changed(options, word));
     for (const auto* run : all_runs(options)) {
@@ -243,8 +224,7 @@ TimedModel model_to_time(const BenchArguments& arguments, c10::Device device)
     if (!arguments.arguments.empty())
         constructor = nlohmann::json::parse(arguments.arguments, nullptr, /*allow_exceptions=*/false);
     if (!constructor.is_object())
-        throw UsageError(
-            fmt::format("--arguments '{}' is no JSON object, as '{{\"latent_channels\": 16}}'.", arguments.arguments));
+        throw UsageError("--arguments '{}' is no JSON object, as '{{\"latent_channels\": 16}}'.", arguments.arguments);
     return timed_model(arguments.model, constructor, arguments.shape.num_points, arguments.grid, device);
 }
 

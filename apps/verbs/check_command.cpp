@@ -49,7 +49,7 @@ int check_command(std::span<const std::string> arguments)
                  "if a check fails.",
                  "check");
     app.add_option("dir", folder, "shards folder to test")->required()->type_name("DIR");
-    app.add_flag("--json", json, "one JSON object on stdout instead of the report");
+    add_json_option(app, json);
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 
     show_progress("checking ...");

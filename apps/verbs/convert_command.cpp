@@ -17,6 +17,7 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtk_xml_writer.h"
 #include "io/vtk/vtkhdf.h"
+#include "partition/lists.h"
 #include "partition/mesh/joined_points.h"
 #include "partition/mesh/mesh_faults.h"
 #include "partition/nearest_name.h"
@@ -28,7 +29,6 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
-#include <numeric>
 #include <optional>
 #include <type_traits>
 
@@ -95,7 +95,7 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
                    "format of a checkpoint if OUT's extension does not give it: mdlus, pt or safetensors")
         ->type_name("FORMAT");
     add_overwrite_option(app, options.input_as_output);
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    add_json_option(app, options.json);
     return parse_arguments(app, arguments);
 }
 
@@ -103,13 +103,11 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
 void sort_as_polygonal(Mesh& mesh)
 {
     const auto group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
-    std::vector<std::int32_t> cells(mesh.num_cells());
-    std::iota(cells.begin(), cells.end(), 0);
+    auto cells = numbers_from<std::int32_t>(0, mesh.num_cells());
     const auto is_other = [&](std::int32_t cell) { return group(cell) < 0; };  // which the writer names
     if (std::ranges::is_sorted(cells, {}, group) || std::ranges::any_of(cells, is_other)) return;
     std::ranges::stable_sort(cells, {}, group);
-    std::vector<std::int32_t> points(mesh.num_points());
-    std::iota(points.begin(), points.end(), 0);
+    auto points = numbers_from<std::int32_t>(0, mesh.num_points());
     mesh = extract_mesh(mesh, cells, points);
 }
 
@@ -135,10 +133,9 @@ std::uintmax_t total_size(const std::vector<std::filesystem::path>& files)
 Mesh with_joined_points(const Mesh& mesh, const ConvertOptions& options, std::vector<std::string>& warnings)
 {
     if (!(*options.join_points >= 0) || std::isinf(*options.join_points))
-        throw UsageError(
-            fmt::format("--join-points is {}, expected 0 or a length above 0.", number_text(*options.join_points)));
+        throw UsageError("--join-points is {}, expected 0 or a length above 0.", number_text(*options.join_points));
     if (mesh.is_point_cloud())
-        throw UsageError(fmt::format("--join-points is for meshes with cells; {} is a point cloud.", options.input));
+        throw UsageError("--join-points is for meshes with cells; {} is a point cloud.", options.input);
     const auto earlier = find_cell_faults(mesh).degenerate_cells;
     auto joined = join_points(mesh, *options.join_points);
     const auto say = [&](const std::string& text) {
@@ -162,7 +159,7 @@ Mesh with_joined_points(const Mesh& mesh, const ConvertOptions& options, std::ve
 void scale_points(Mesh& mesh, double factor)
 {
     if (!(factor > 0 && std::isfinite(factor)))
-        throw UsageError(fmt::format("--scale is {}, expected a number above 0.", number_text(factor)));
+        throw UsageError("--scale is {}, expected a number above 0.", number_text(factor));
     const auto scale = [&](auto values) {
         for (auto& value : values) value = static_cast<std::remove_reference_t<decltype(value)>>(factor * value);
     };
@@ -177,8 +174,8 @@ void require_no_mesh_options(const ConvertOptions& options, const std::string& w
 {
     if (!options.blocks.empty() || !options.time.empty() || options.compress != "none" || options.join_points ||
         options.scale)
-        throw UsageError(fmt::format("--block, --time, --join-points, --scale and --compress are for meshes; {} {}.",
-                                     options.input, what));
+        throw UsageError("--block, --time, --join-points, --scale and --compress are for meshes; {} {}.", options.input,
+                         what);
 }
 
 /// Writes each run in a file of TensorFlow's records as a series in the folder OUT.
@@ -187,8 +184,7 @@ void convert_records(const ConvertOptions& options)
     require_no_mesh_options(options, "has runs of a simulation");
     const std::filesystem::path input = options.input, folder = options.output;
     if (folder.has_extension() && !std::filesystem::is_directory(folder))
-        throw UsageError(
-            fmt::format("{} has runs of a simulation, which are written into a folder. Say -o FOLDER.", options.input));
+        throw UsageError("{} has runs of a simulation, which are written into a folder. Say -o FOLDER.", options.input);
     TrajectoryRecords records(input);
     const auto file_of = [&](std::int64_t run) {
         return folder / fmt::format("{}_{:04}.vtkhdf", input.stem().string(), run);
@@ -228,8 +224,8 @@ int convert_command(std::span<const std::string> arguments)
         return exit_code::ok;
     }
     if (!options.to.empty())
-        throw UsageError(fmt::format(
-            "--to is for checkpoints; {} is not one. A mesh's format is given by OUT's extension.", options.input));
+        throw UsageError("--to is for checkpoints; {} is not one. A mesh's format is given by OUT's extension.",
+                         options.input);
     const std::filesystem::path output = options.output;
     require_writable_format(output);
     WriteOptions write_options{.compression = parse_compression(options.compress)};

@@ -44,13 +44,10 @@ bool parse_data(std::span<const std::string> arguments, DataBenchArguments& opti
     app.add_option("--cases", options.num_cases, "cases of a data group to read; all of an epoch unless said")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
-    app.add_option("--repeats", options.num_repeats, "times that each is measured; the medians are shown")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
+    add_count_option(app, "--repeats", options.num_repeats, "times that each is measured; the medians are shown");
     add_rank_options(app, options.ranks,
                      "start this many ranks on this machine, which read at once (torchrun, mpirun and srun work too)");
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    add_json_option(app, options.json);
     if (!parse_arguments(app, arguments)) return false;
     options.config = words.front();
     options.overrides.assign(words.begin() + 1, words.end());

@@ -114,7 +114,7 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
     add_overwrite_option(app, options.input_as_output);
     add_compress_option(app, compress);
     add_rank_options(app, options.ranks, "start this many ranks on this machine");
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    add_json_option(app, options.json);
     if (!parse_arguments(app, arguments)) return false;
 
     options.from = parse_place(from);
@@ -159,7 +159,7 @@ void require_free_names(const Mesh& mesh, const std::vector<Derivation>& derivat
 void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, const DeriveOptions& options)
 {
     const auto warn_of = [&](std::int64_t count, const std::string& one, const std::string& why) {
-        if (count > 0) warn("derive", fmt::format("{}: {} {}", options.mesh, count_text(count, one), why));
+        if (count > 0) warn("derive", "{}: {} {}", options.mesh, count_text(count, one), why);
     };
     const auto is_of = [&](FieldPlace place) {
         return std::ranges::any_of(derivations, [&](const auto& derivation) { return derivation.place == place; });
@@ -231,8 +231,7 @@ Mesh bare_mesh(const Mesh& mesh, const std::vector<Derivation>& derivations)
 /// Broadcasts rank 0's (rows, 3) tensor. Collective.
 at::Tensor on_every_rank(const at::Tensor& tensor, at::ScalarType type, const RankGroup& group)
 {
-    const std::array<std::int64_t, 1> own{tensor.defined() ? tensor.size(0) : 0};
-    const auto num_rows = group.all_gather_integers(own)[0][0];
+    const auto num_rows = group.all_gather_integers(tensor.defined() ? tensor.size(0) : 0)[0];
     auto whole = group.rank() == 0 ? tensor : at::empty({num_rows, 3}, type);
     group.broadcast(whole, 0);
     return whole;
@@ -338,14 +337,13 @@ Input read_input(const DeriveOptions& options)
     if (!derivations.empty()) warn_of_rows(input.whole, derivations, options);
     if (!options.walls.empty()) {
         if (options.walls_at == FieldPlace::Cells && input.whole.num_cells() == 0)
-            throw InvalidInput(options.mesh + " has no cells. Leave --at cells out.");
+            throw InvalidInput("{} has no cells. Leave --at cells out.", options.mesh);
         input.walls = read_walls(options.walls, options.mesh, options.orient);
         const auto facing = input.walls.facing.facing();
         if (options.sign != "none" && (facing == Facing::Inward || facing == Facing::Mixed))
-            warn("derive", fmt::format("--wall-distance: {}, so that {}. --orient outward turns them.",
-                                       meshard::describe(input.walls.facing),
-                                       options.sign == "winding" ? "what is inside counts as outside there"
-                                                                 : "signs are exchanged there"));
+            warn("derive", "--wall-distance: {}, so that {}. --orient outward turns them.",
+                 meshard::describe(input.walls.facing),
+                 options.sign == "winding" ? "what is inside counts as outside there" : "signs are exchanged there");
         if (options.sign == "normals" && !input.walls.facing.is_closed)
             warn("derive", "the surface of --wall-distance is open: signs near its edges can be wrong. --sign winding "
                            "tolerates holes.");
@@ -368,8 +366,7 @@ int derive(const DeriveOptions& options, World& world)
     }
     const bool has_derivations =
         std::ranges::any_of(options.wishes, [](const Wish& wish) { return !wish.words.empty(); });
-    const std::array<std::int64_t, 1> own_dimension{top_dimension(input.bare)};
-    const auto dimension = static_cast<int>(group.all_gather_integers(own_dimension)[0][0]);
+    const auto dimension = static_cast<int>(group.all_gather_integers(top_dimension(input.bare))[0]);
     if (!options.walls.empty()) {
         input.walls.vertices = on_every_rank(input.walls.vertices, at::kDouble, group);
         input.walls.faces = on_every_rank(input.walls.faces, at::kLong, group);

@@ -78,7 +78,7 @@ int devices_command(std::span<const std::string> arguments)
     CLI::App app("The GPUs that programs see.", "info");
     app.add_flag("--devices", devices,
                  "the GPUs that programs see, and which libraries and kernels there are for them");
-    app.add_flag("--json", json, "one JSON object on stdout instead of the report");
+    add_json_option(app, json);
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 
     const auto gpus = gpus_with_memory();

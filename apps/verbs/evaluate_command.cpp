@@ -74,7 +74,7 @@ std::filesystem::path output_folder(const EvaluateArguments& options, const Judg
 {
     if (!options.output.empty()) return std::filesystem::absolute(options.output);
     if (model.run.empty())
-        throw UsageError(options.model + " lies in no run's folder. Say with -o where the numbers go.");
+        throw UsageError("{} lies in no run's folder. Say with -o where the numbers go.", options.model);
     return std::filesystem::absolute(model.run) / "evaluation";
 }
 

@@ -4,7 +4,6 @@
 #include "apps/program/verbs.h"
 
 #include <CLI/CLI.hpp>
-#include <fmt/core.h>
 
 #include <cerrno>
 #include <csignal>
@@ -58,9 +57,8 @@ int export_command(std::span<const std::string> arguments)
     sigaddset(&termination, SIGTERM);
     pthread_sigmask(SIG_UNBLOCK, &termination, nullptr);
     ::execvp(python.c_str(), const_cast<char* const*>(words));
-    throw UsageError(
-        fmt::format("{} cannot be started: {}. Name a Python with the package `meshard` by MESHARD_PYTHON.", python,
-                    std::strerror(errno)));
+    throw UsageError("{} cannot be started: {}. Name a Python with the package `meshard` by MESHARD_PYTHON.", python,
+                     std::strerror(errno));
 }
 
 }  // namespace meshard

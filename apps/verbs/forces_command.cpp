@@ -76,7 +76,7 @@ struct ForcesReport {
 Vector3 unit(const Vector3& a, const std::string& option)
 {
     const double length = std::hypot(a[0], a[1], a[2]);
-    if (!(length > 0)) throw UsageError(option + " has no length; expected a direction, e.g. 1,0,0.");
+    if (!(length > 0)) throw UsageError("{} has no length; expected a direction, e.g. 1,0,0.", option);
     return {a[0] / length, a[1] / length, a[2] / length};
 }
 
@@ -90,7 +90,7 @@ std::optional<double> parse_positive(const std::string& text, const std::string&
 {
     if (text.empty()) return std::nullopt;
     const double number = parse_numbers(text, option, 1)[0];
-    if (!(number > 0)) throw UsageError(fmt::format("{} is {}; expected a number above 0.", option, text));
+    if (!(number > 0)) throw UsageError("{} is {}; expected a number above 0.", option, text);
     return number;
 }
 
@@ -110,18 +110,16 @@ void set_flow(const std::string& u_inf, const std::string& drag, const std::stri
     if (!u_inf.empty()) {
         const std::vector<double> u = parse_numbers(u_inf, "--u-inf");
         if (u.size() != 1 && u.size() != 3)
-            throw UsageError(
-                fmt::format("--u-inf is '{}'; expected a speed, e.g. 40, or a vector, e.g. 40,0,0.", u_inf));
+            throw UsageError("--u-inf is '{}'; expected a speed, e.g. 40, or a vector, e.g. 40,0,0.", u_inf);
         options.speed = u.size() == 1 ? u[0] : std::hypot(u[0], u[1], u[2]);
-        if (!(*options.speed > 0)) throw UsageError(fmt::format("--u-inf is {}; expected a speed above 0.", u_inf));
+        if (!(*options.speed > 0)) throw UsageError("--u-inf is {}; expected a speed above 0.", u_inf);
         if (u.size() == 3) options.drag_direction = unit({u[0], u[1], u[2]}, "--u-inf");
     }
     if (!drag.empty()) options.drag_direction = unit(parse_vector(drag, "--drag-dir"), "--drag-dir");
     options.lift_direction =
         lift.empty() ? upright(options.drag_direction) : unit(parse_vector(lift, "--lift-dir"), "--lift-dir");
     const auto side = cross(options.lift_direction, options.drag_direction);
-    if (norm(side) < 1e-9)
-        throw UsageError(fmt::format("--lift-dir {} is the direction of drag; expected another one.", lift));
+    if (norm(side) < 1e-9) throw UsageError("--lift-dir {} is the direction of drag; expected another one.", lift);
     options.side_direction = unit(side, "--lift-dir");
     if (options.kind == FieldKind::Coefficient && !options.speed) {
         throw UsageError("--pressure-kind cp needs --u-inf (and --rho): the fields are divided by 0.5 rho U^2.");
@@ -198,7 +196,7 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
     options.rho = *parse_positive(rho, "--rho");
     options.ambient = parse_numbers(p_inf, "--p-inf", 1)[0];
     if (options.ambient != 0 && options.kind == FieldKind::Coefficient)
-        throw UsageError("--p-inf " + p_inf + ": a cp is relative to the free stream already. Leave it out.");
+        throw UsageError("--p-inf {}: a cp is relative to the free stream already. Leave it out.", p_inf);
     options.area = parse_positive(area, "--area");
     options.length = parse_positive(length, "--length");
     if (!center.empty()) options.center = parse_vector(center, "--center");
@@ -216,13 +214,14 @@ Mesh read_surface(const std::string& file)
     for (std::int32_t i = 0; i < mesh.num_cells(); ++i) {
         const auto dimension = cell_dimension(mesh.cell_types[i]);
         if (dimension == 3) {
-            throw InvalidInput(file + " has solid cells, but forces are computed on a surface. Give the body's surface "
-                                      "(.vtp) with its fields.");
+            throw InvalidInput("{} has solid cells, but forces are computed on a surface. Give the body's surface "
+                               "(.vtp) with its fields.",
+                               file);
         }
         has_polygon = has_polygon || dimension == 2;
         if (dimension == 2 && !(ghosts && ghosts->value(i) != 0)) cells.push_back(i);
     }
-    if (!has_polygon) throw InvalidInput(file + " has no polygons, but forces are computed on a surface.");
+    if (!has_polygon) throw InvalidInput("{} has no polygons, but forces are computed on a surface.", file);
     require_single_polygons(mesh, file);
     if (std::ssize(cells) == mesh.num_cells()) return mesh;
     for (std::int32_t i = 0; i < mesh.num_points(); ++i) points.push_back(i);
@@ -237,9 +236,10 @@ void orient(const Mesh& mesh, const ForcesOptions& options, std::vector<Vector3>
     else if (report.agreement >= 0 && report.agreement < 0.001)
         report.is_flipped = true;
     else if (report.agreement >= 0 && report.agreement <= 0.999) {
-        warn("forces", fmt::format("{}: the array 'Normals' agrees with the order of the polygons' points on {} % of "
-                                   "the area only. The order of the points is used.",
-                                   report.file, number_text(100 * report.agreement)));
+        warn("forces",
+             "{}: the array 'Normals' agrees with the order of the polygons' points on {} % of "
+             "the area only. The order of the points is used.",
+             report.file, number_text(100 * report.agreement));
     }
     if (report.is_flipped) {
         for (Vector3& area : areas) area = {-area[0], -area[1], -area[2]};
@@ -274,9 +274,10 @@ ForcesReport compute(const std::string& file, const ForcesOptions& options)
         num_curved += num_corners(cell_type_of(mesh.cell_types[i]).shape, num_points) < num_points;
     }
     if (num_curved > 0)
-        warn("forces", fmt::format("{}: {} of higher order, whose areas are those between their corners. Subdivide "
-                                   "them for more.",
-                                   file, count_text(num_curved, "polygon")));
+        warn("forces",
+             "{}: {} of higher order, whose areas are those between their corners. Subdivide "
+             "them for more.",
+             file, count_text(num_curved, "polygon"));
     std::vector<Vector3> areas = area_vectors(mesh);
     orient(mesh, options, areas, report);
 
@@ -458,7 +459,7 @@ int forces_command(std::span<const std::string> arguments)
             throw;
         } catch (const Error& error) {
             if (options.files.size() == 1) throw;
-            warn("forces", fmt::format("{} {} is left out.", without_function_name(error.what()), file));
+            warn("forces", "{} {} is left out.", without_function_name(error.what()), file);
             left_out.push_back(file);
         }
     }
@@ -476,8 +477,8 @@ int forces_command(std::span<const std::string> arguments)
             print_table(reports, options);
     }
     if (!left_out.empty())
-        throw IoError(fmt::format("{} of {} files could not be used: {}.", left_out.size(), options.files.size(),
-                                  fmt::join(left_out, ", ")));
+        throw IoError("{} of {} files could not be used: {}.", left_out.size(), options.files.size(),
+                      fmt::join(left_out, ", "));
     return exit_code::ok;
 }
 

@@ -8,7 +8,6 @@
 #include "partition/error.h"
 
 #include <CLI/CLI.hpp>
-#include <fmt/core.h>
 
 #include <filesystem>
 #include <iostream>
@@ -29,7 +28,7 @@ std::vector<std::string> words_of(const std::string& list, const char* option)
     std::vector<std::string> words;
     std::istringstream stream(list);
     for (std::string word; std::getline(stream, word, ',');) {
-        if (word.empty()) throw UsageError(fmt::format("{} {}: expected names, e.g. a,b.", option, list));
+        if (word.empty()) throw UsageError("{} {}: expected names, e.g. a,b.", option, list);
         words.push_back(word);
     }
     return words;
@@ -57,15 +56,10 @@ bool parse(std::span<const std::string> arguments, GenerateArguments& options)
                    "file to write, with the conditions and the generated fields: .vti")
         ->required()
         ->type_name("OUT");
-    app.add_option("--steps", sampling.num_steps, "levels of noise; the model is called twice at each but the last")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
+    add_count_option(app, "--steps", sampling.num_steps,
+                     "levels of noise; the model is called twice at each but the last");
     app.add_option("--seed", sampling.seed, "of all noise")->type_name("S")->capture_default_str();
-    app.add_option("--samples", generation.num_samples, "images to generate, each from noise of its own")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
+    add_count_option(app, "--samples", generation.num_samples, "images to generate, each from noise of its own");
     app.add_option("--sigma-min", sampling.sigma_min, "lowest level of noise")->type_name("S")->capture_default_str();
     app.add_option("--sigma-max", sampling.sigma_max,
                    "level of the noise at the start; the recipe of StormScope has 800")
@@ -100,17 +94,17 @@ bool parse(std::span<const std::string> arguments, GenerateArguments& options)
         throw UsageError(wrong.what());
     }
     if (association != "cell" && association != "point")
-        throw UsageError(fmt::format("--association is '{}'; expected point or cell.", association));
+        throw UsageError("--association is '{}'; expected point or cell.", association);
     generation.on_cells = association == "cell";
     if (!condition.empty()) generation.condition = parse_numbers(condition, "--condition");
     generation.arrays = words_of(arrays, "--arrays");
     generation.fields = words_of(fields, "--fields");
     for (const auto& [path, name] :
          {std::pair(&generation.conditions, "CONDITIONS"), std::pair(&generation.output, "-o")}) {
-        if (path->extension() != ".vti") throw UsageError(fmt::format("{} {} must end in .vti.", name, path->string()));
+        if (path->extension() != ".vti") throw UsageError("{} {} must end in .vti.", name, path->string());
     }
     for (const auto* path : {&generation.checkpoint, &generation.conditions}) {
-        if (!std::filesystem::exists(*path)) throw IoError(path->string() + " does not exist.");
+        if (!std::filesystem::exists(*path)) throw IoError("{} does not exist.", path->string());
     }
     return true;
 }

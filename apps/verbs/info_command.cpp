@@ -241,7 +241,7 @@ SeriesReport report_series(const std::string& file, bool with_changes)
         warn("info", "its states cannot be listed: " + without_function_name(error.what()));
     }
     if (!with_changes) return series;
-    if (!series.is_series()) throw UsageError(file + " has one state; --changes compares several. Leave it out.");
+    if (!series.is_series()) throw UsageError("{} has one state; --changes compares several. Leave it out.", file);
     const std::size_t num_states = series.states.size();
     series.changes = compare_states(series.states, [&](std::size_t num_read) {
         show_progress(fmt::format("{} of {} states", num_read, num_states),
@@ -334,7 +334,7 @@ void print_grid_info(const std::string& path, bool with_changes, bool as_json)
     for (const bool of_cells : {false, true}) {
         const auto box = whole_box(grid, of_cells);
         json[of_cells ? "cells" : "points"] = box.count;
-        for (const auto& array : of_cells ? grid.cell_data : grid.point_data) {
+        for (const auto& array : arrays_at(grid, of_cells)) {
             const std::string association = of_cells ? "cell" : "point", type(to_string(array.type()));
             json["arrays"].push_back({{"association", association},
                                       {"name", array.name()},
@@ -387,9 +387,9 @@ int info_command(std::span<const std::string> arguments)
                  "of a series in time: read all states and list what changes between them and what is constant");
     app.add_flag("--devices", devices,
                  "in place of a file: the GPUs that programs see, and which libraries and kernels there are for them");
-    app.add_flag("--json", json, "one JSON object on stdout instead of the report");
+    add_json_option(app, json);
     if (!parse_arguments(app, arguments)) return exit_code::ok;
-    if (devices && !file.empty()) throw UsageError("--devices says nothing of " + file + ". Give one of the two.");
+    if (devices && !file.empty()) throw UsageError("--devices says nothing of {}. Give one of the two.", file);
     if (devices) run_in_sibling_program("info", arguments);
     if (file.empty()) throw UsageError("which file? Give FILE, or --devices.");
 
@@ -399,7 +399,7 @@ int info_command(std::span<const std::string> arguments)
     }
     const bool is_mesh = std::filesystem::is_directory(file) ? is_foam_case(file) : !is_checkpoint_file(file);
     if (changes && !is_mesh)
-        throw UsageError(file + " is no series in time, whose states --changes compares. Leave it out.");
+        throw UsageError("{} is no series in time, whose states --changes compares. Leave it out.", file);
     if (std::filesystem::is_directory(file) && !is_mesh) {
         const Manifest manifest = read_manifest(file);
         if (json)

@@ -14,6 +14,7 @@
 #include "io/mesh_io.h"
 #include "ops/neighbors/cloud_interpolation.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/tensor/distribute_rows.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -29,7 +30,6 @@
 #include <filesystem>
 #include <iostream>
 #include <limits>
-#include <numeric>
 #include <optional>
 
 namespace meshard {
@@ -97,7 +97,7 @@ bool parse(std::span<const std::string> arguments, InterpolateOptions& options)
     add_overwrite_option(app, options.input_as_output);
     add_compress_option(app, compress);
     add_rank_options(app, options.ranks, "start this many ranks on this machine");
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    add_json_option(app, options.json);
     if (!parse_arguments(app, arguments)) return false;
 
     options.from = parse_place(from);
@@ -106,7 +106,7 @@ bool parse(std::span<const std::string> arguments, InterpolateOptions& options)
     options.fill = parse_fill(fill);
     if (!max_distance.empty()) options.max_distance = parse_numbers(max_distance, "--max-distance", 1)[0];
     if (options.max_distance && *options.max_distance < 0)
-        throw UsageError(fmt::format("--max-distance is {}; expected 0 or more.", max_distance));
+        throw UsageError("--max-distance is {}; expected 0 or more.", max_distance);
     if (options.fill && !options.max_distance)
         throw UsageError("--fill is for targets beyond --max-distance, which is not given.");
     return true;
@@ -130,10 +130,10 @@ std::vector<MeshField> chosen_fields(const Mesh& source, const InterpolateOption
         }
     }
     if (chosen.empty()) {
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "{} has no fields of floating type{}. {} Other fields need --fields with their names and --neighbors 1.",
             options.source, options.from ? fmt::format(" at its {}", to_string(*options.from)) : "",
-            list_of_fields(source)));
+            list_of_fields(source));
     }
     return chosen;
 }
@@ -153,21 +153,20 @@ void require_usable(const DataArray& array, const InterpolateOptions& options)
 {
     const std::string where = fmt::format("{}: the field '{}'", options.source, array.name());
     if (!is_floating(array) && !options.takes_nearest()) {
-        throw InvalidInput(
-            fmt::format("{} is of type {}, which cannot be averaged. --neighbors 1 takes the nearest value.", where,
-                        to_string(array.type())));
+        throw InvalidInput("{} is of type {}, which cannot be averaged. --neighbors 1 takes the nearest value.", where,
+                           to_string(array.type()));
     }
     if (options.fill && !holds(array, *options.fill)) {
-        throw InvalidInput(fmt::format("{} is of type {}, which cannot hold --fill {}.", where, to_string(array.type()),
-                                       number_text(*options.fill)));
+        throw InvalidInput("{} is of type {}, which cannot hold --fill {}.", where, to_string(array.type()),
+                           number_text(*options.fill));
     }
     // A mean with NaN is NaN, even where its weight is zero.
     const auto bad = options.takes_nearest() ? 0 : count_not_finite(array);
     if (bad > 0) {
-        throw InvalidInput(fmt::format("{} has {} that {} NaN or infinite, so means with them would be, too. Leave the "
-                                       "field out with --fields, or take the "
-                                       "nearest values with --neighbors 1.",
-                                       where, count_text(bad, "value"), bad == 1 ? "is" : "are"));
+        throw InvalidInput("{} has {} that {} NaN or infinite, so means with them would be, too. Leave the "
+                           "field out with --fields, or take the "
+                           "nearest values with --neighbors 1.",
+                           where, count_text(bad, "value"), bad == 1 ? "is" : "are");
     }
 }
 
@@ -192,7 +191,7 @@ Meshes read_meshes(const InterpolateOptions& options)
     require_positions(meshes.source, options.source);
     require_positions(meshes.target, options.target);
     if (options.at == FieldPlace::Cells && meshes.target.num_cells() == 0)
-        throw InvalidInput(options.target + " has no cells. Leave --at cells out.");
+        throw InvalidInput("{} has no cells. Leave --at cells out.", options.target);
     require_writable(options.output, meshes.target);
     meshes.fields = chosen_fields(meshes.source, options);
     for (const auto& field : meshes.fields) {
@@ -206,8 +205,7 @@ Meshes read_meshes(const InterpolateOptions& options)
 at::Tensor spread_rows(const at::Tensor& whole, const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
     if (device_mesh->num_ranks() == 1) return whole;
-    const std::array<std::int64_t, 1> own{whole.defined() ? whole.size(0) : 0};
-    const auto num_rows = device_mesh->all().all_gather_integers(own)[0][0];
+    const auto num_rows = device_mesh->all().all_gather_integers(whole.defined() ? whole.size(0) : 0)[0];
     const auto extents = std::make_shared<const Extents>(even_extents(num_rows, device_mesh->num_ranks()));
     return distribute_rows(whole, 0, make_spec(device_mesh, AxisLayout{Shard(0), extents}));
 }
@@ -215,12 +213,10 @@ at::Tensor spread_rows(const at::Tensor& whole, const std::shared_ptr<const Devi
 /// Gathers the ranges of all ranks on rank 0, in order. Collective.
 at::Tensor gather_runs(const at::Tensor& own_rows, const RankGroup& group)
 {
-    const std::array<std::int64_t, 1> own{own_rows.size(0)};
-    const auto counts = group.all_gather_integers(own);
+    const auto counts = group.all_gather_integers(own_rows.size(0));
     std::int64_t first = 0;
-    for (int rank = 0; rank < group.rank(); ++rank) first += counts[rank][0];
-    std::vector<std::int64_t> ids(own_rows.size(0));
-    std::iota(ids.begin(), ids.end(), first);
+    for (int rank = 0; rank < group.rank(); ++rank) first += counts[rank];
+    auto ids = numbers_from<std::int64_t>(first, own_rows.size(0));
     return rows_on_first_rank(own_rows, ids, group);
 }
 
@@ -248,13 +244,13 @@ at::Tensor far_targets(const at::Tensor& distances, const at::Tensor& positions,
     const auto* place = positions.const_data_ptr<double>() + 3 * farthest;
     const std::string one = options.at == FieldPlace::Points ? "point" : "cell",
                       of_source = transfer.from == FieldPlace::Points ? "point" : "cell";
-    throw InvalidInput(fmt::format("{} of {} {} farther than {} from the nearest {} of {}; {} {} at ({} {} {}) is {} "
-                                   "away. Give such targets a value with "
-                                   "--fill (e.g. nan), or allow more with --max-distance.",
-                                   count_text(far.numel(), one), options.target, far.numel() == 1 ? "is" : "are",
-                                   number_text(*options.max_distance), of_source, options.source, one, farthest,
-                                   number_text(place[0]), number_text(place[1]), number_text(place[2]),
-                                   number_text(transfer.max_distance)));
+    throw InvalidInput("{} of {} {} farther than {} from the nearest {} of {}; {} {} at ({} {} {}) is {} "
+                       "away. Give such targets a value with "
+                       "--fill (e.g. nan), or allow more with --max-distance.",
+                       count_text(far.numel(), one), options.target, far.numel() == 1 ? "is" : "are",
+                       number_text(*options.max_distance), of_source, options.source, one, farthest,
+                       number_text(place[0]), number_text(place[1]), number_text(place[2]),
+                       number_text(transfer.max_distance));
 }
 
 void fill_rows(DataArray& array, const at::Tensor& rows, double fill)
@@ -299,8 +295,7 @@ std::optional<Transfer> transfer_fields(Meshes& meshes, FieldPlace from, const I
     const auto& group = device_mesh->all();
     const bool is_first = group.rank() == 0;
     const auto fields = meshes.fields_of(from);
-    const std::array<std::int64_t, 1> own_count{std::ssize(fields)};
-    const auto num_fields = group.all_gather_integers(own_count)[0][0];
+    const auto num_fields = group.all_gather_integers(std::ssize(fields))[0];
     if (num_fields == 0) return std::nullopt;
 
     at::Tensor sources, targets;

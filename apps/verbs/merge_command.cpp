@@ -24,10 +24,10 @@ void check_output(const std::filesystem::path& output, const Manifest& manifest)
     const std::string extension = lower_extension(output);
     if (extension == ".vtu" || (extension == ".vtp" && manifest.kind == MeshKind::Surface)) return;
     if (extension == ".vtp")
-        throw UsageError("-o is '" + output.string() +
-                         "', but these shards are of an unstructured grid; use .vtu, and meshard convert for others.");
-    throw UsageError("-o is '" + output.string() + "'; expected a name that ends in " + extension_of(manifest.kind) +
-                     ".");
+        throw UsageError(
+            "-o is '{}', but these shards are of an unstructured grid; use .vtu, and meshard convert for others.",
+            output.string());
+    throw UsageError("-o is '{}'; expected a name that ends in {}.", output.string(), extension_of(manifest.kind));
 }
 
 /// Returns a possible reason why the source differs: the file was changed after the cut. Empty if it was not.

@@ -17,6 +17,7 @@
 #include "io/checkpoints/model_checkpoint.h"
 #include "io/mesh_io.h"
 #include "io/vtk/grid_file.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
@@ -67,7 +68,7 @@ bool is_run_folder(const std::filesystem::path& path)
 void check_series(const PredictArguments& options)
 {
     const auto refuse = [](const std::string& option, const std::string& why) {
-        throw UsageError(fmt::format("{} does not go with --steps: {}.", option, why));
+        throw UsageError("{} does not go with --steps: {}.", option, why);
     };
     if (!options.model.empty()) refuse("--model", "a file of weights does not say what a state is. Give the run");
     if (options.inputs.size() > 1) refuse(options.inputs[1], "one start is continued at a time");
@@ -140,7 +141,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         ->type_name("FILE");
     app.add_option("--csv", options.csv, "table of coefficients to write, with a row an input; with --forces")
         ->type_name("FILE");
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    add_json_option(app, options.json);
     app.add_option("--dropout-draws", options.prediction.num_draws,
                    "predict so many times with the model's dropout, as in training: mean, and spread as NAME_spread "
                    "(Monte Carlo dropout)")
@@ -221,13 +222,13 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     if (options.model.empty()) {
         for (const auto* option : of_file->get_options()) {
             if (option->count() > 0)
-                throw UsageError(option->get_name() + " belongs to --model; a run's folder says it itself.");
+                throw UsageError("{} belongs to --model; a run's folder says it itself.", option->get_name());
         }
         do {
             options.runs.push_back(words.front());
             words.erase(words.begin());
         } while (!words.empty() && is_run_folder(words.front()));
-        if (words.empty()) throw UsageError(fmt::format("which meshes? Give INPUT after {}.", options.runs.back()));
+        if (words.empty()) throw UsageError("which meshes? Give INPUT after {}.", options.runs.back());
     }
     options.inputs = words;
     if (options.series.num_steps > 0) check_series(options);
@@ -240,14 +241,14 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     if (!orient.empty()) options.orient = parse_orient(orient);
     if (memory != "auto") options.prediction.memory = memory_mode(memory);
     if (association != "cell" && association != "point")
-        throw UsageError(fmt::format("--association is '{}'; expected cell or point.", association));
+        throw UsageError("--association is '{}'; expected cell or point.", association);
     options.data.on_cells = association == "cell";
     if (!constants.empty()) options.data.constants = parse_numbers(constants, "--constants");
     if (!time.empty()) options.data.time = parse_numbers(time, "--time", 1)[0];
     for (const auto& word : settings) {
         const auto equals = word.find('=');
         if (equals == std::string::npos || equals == 0)
-            throw UsageError(fmt::format("--set {}: expected NAME=VALUE, e.g. length=1.044.", word));
+            throw UsageError("--set {}: expected NAME=VALUE, e.g. length=1.044.", word);
         options.prediction.values[word.substr(0, equals)] =
             parse_numbers(word.substr(equals + 1), "--set " + word.substr(0, equals), 1)[0];
     }
@@ -275,24 +276,24 @@ void require_grids(const PredictArguments& options)
         throw UsageError("--forces: a regular grid has no surface on which forces act. Leave it out.");
     for (const std::filesystem::path input : options.inputs) {
         if (!is_grid_file(input))
-            throw UsageError(input.string() +
-                             " is no grid, and the model is one of grids: it predicts on .vti, .pvti, .vtr, .pvtr, "
-                             ".vtkhdf, .h5, .nc and .zarr.");
+            throw UsageError("{} is no grid, and the model is one of grids: it predicts on .vti, .pvti, .vtr, .pvtr, "
+                             ".vtkhdf, .h5, .nc and .zarr.",
+                             input.string());
     }
     const std::filesystem::path output = options.output;
     if (output.has_extension() && lower_extension(output) != ".vti" && options.inputs.size() == 1)
-        throw UsageError(fmt::format("-o {} must end in .vti: the model is one of grids.", options.output));
+        throw UsageError("-o {} must end in .vti: the model is one of grids.", options.output);
 }
 
 /// Throws unless the files exist, and are one for all inputs or one for each.
 void require_one_or_each(const std::string& option, const std::vector<std::string>& files, std::size_t num_inputs)
 {
     for (const auto& file : files) {
-        if (!std::filesystem::exists(file)) throw IoError(fmt::format("{} {} does not exist.", option, file));
+        if (!std::filesystem::exists(file)) throw IoError("{} {} does not exist.", option, file);
     }
     if (files.size() > 1 && files.size() != num_inputs)
-        throw UsageError(fmt::format("{} is given {} times for {} inputs. Give one for all, or one for each.", option,
-                                     files.size(), num_inputs));
+        throw UsageError("{} is given {} times for {} inputs. Give one for all, or one for each.", option, files.size(),
+                         num_inputs);
 }
 
 /// Returns the file for an input; empty if none is given.
@@ -310,21 +311,20 @@ Jobs jobs(const PredictArguments& options, bool of_grids, bool of_volumes = fals
     Jobs jobs;
     const std::filesystem::path output = options.output;
     if (const auto& first = options.inputs.front(); options.inputs.size() == 1 && !std::filesystem::exists(first))
-        throw IoError(first + " does not exist.");
+        throw IoError("{} does not exist.", first);
     require_one_or_each("--wall", options.walls, options.inputs.size());
     require_one_or_each("--other-part", options.other_parts, options.inputs.size());
     const auto file_types = of_grids ? std::set<std::filesystem::path>{".vti"}
                                      : std::set<std::filesystem::path>{".vtp", ".vtu", ".pvtp", ".pvtu"};
     if (file_types.count(lower_extension(output))) {
         if (options.inputs.size() > 1)
-            throw UsageError(
-                fmt::format("-o {} is one file for {} inputs; name a folder.", options.output, options.inputs.size()));
+            throw UsageError("-o {} is one file for {} inputs; name a folder.", options.output, options.inputs.size());
         jobs.emplace_back(options.inputs.front(), output);
         return jobs;
     }
     if (output.has_extension() && options.inputs.size() == 1) {
-        throw UsageError(fmt::format("-o {} must end in {}, or be a folder.", options.output,
-                                     of_grids ? ".vti" : ".vtp, .vtu, .pvtp or .pvtu"));
+        throw UsageError("-o {} must end in {}, or be a folder.", options.output,
+                         of_grids ? ".vti" : ".vtp, .vtu, .pvtp or .pvtu");
     }
     for (const std::filesystem::path input : options.inputs) {
         const bool is_unstructured =
@@ -332,8 +332,7 @@ Jobs jobs(const PredictArguments& options, bool of_grids, bool of_volumes = fals
         auto name = input.stem();
         name += of_grids ? ".vti" : is_unstructured ? ".vtu" : ".vtp";
         for (const auto& [other, taken] : jobs) {
-            if (taken == output / name)
-                throw UsageError(fmt::format("two inputs would be written to {}.", taken.string()));
+            if (taken == output / name) throw UsageError("two inputs would be written to {}.", taken.string());
         }
         jobs.emplace_back(input, output / name);
     }
@@ -366,26 +365,24 @@ std::vector<std::map<std::string, double>> values_of_inputs(const PredictArgumen
 {
     std::vector<std::map<std::string, double>> all(options.inputs.size(), options.prediction.values);
     if (options.table.empty()) return all;
-    if (!std::filesystem::exists(options.table))
-        throw IoError(fmt::format("--table {} does not exist.", options.table));
+    if (!std::filesystem::exists(options.table)) throw IoError("--table {} does not exist.", options.table);
     const auto rows = read_case_table(options.table);
     for (std::size_t i = 0; i < all.size(); ++i) {
         const std::filesystem::path input = options.inputs[i];
         std::vector<std::string> names{input.string(), input.filename().string(), input.stem().string()};
         const auto ids = training_ids(model.data(), input);
-        names.insert(names.end(), ids.begin(), ids.end());
+        append(names, ids);
         // The table of one set calls its cases without the name of the set.
         for (const auto& id : ids) names.push_back(id.substr(id.find(':') + 1));
         const auto is_there = [&](const auto& one) { return rows.contains(one); };
         const auto name = std::ranges::find_if(names, is_there);
         if (name == names.end())
-            throw InvalidInput(fmt::format("--table {} has no row for {}: none has the id '{}'.", options.table,
-                                           input.string(),
-                                           c10::Join("', '", std::set(names.begin() + 1, names.end()))));
-        if (std::ranges::find(ids, *name) != ids.end() && std::ranges::count_if(ids, is_there) > 1)
-            throw InvalidInput(fmt::format("--table {} has rows of several data.sets for {}, '{}'. Give the row that "
-                                           "is meant the file's name, '{}', as its id.",
-                                           options.table, input.string(), c10::Join("', '", ids), names[1]));
+            throw InvalidInput("--table {} has no row for {}: none has the id '{}'.", options.table, input.string(),
+                               c10::Join("', '", std::set(names.begin() + 1, names.end())));
+        if (contains(ids, *name) && std::ranges::count_if(ids, is_there) > 1)
+            throw InvalidInput("--table {} has rows of several data.sets for {}, '{}'. Give the row that "
+                               "is meant the file's name, '{}', as its id.",
+                               options.table, input.string(), c10::Join("', '", ids), names[1]);
         for (const auto& [column, text] : rows.at(*name))
             if (const auto number = number_in(text)) all[i][column] = *number;
     }
@@ -414,9 +411,10 @@ void warn_of_missing(const PredictArguments& options, const std::vector<std::map
         inputs.emplace_back(options.inputs[i]);
     }
     if (inputs.empty()) return;
-    warn("predict", fmt::format("no drag and lift of {}: the run does not say {}. Give --set {}=NUMBER for all inputs, "
-                                "or columns of --table.",
-                                some_of(inputs), c10::Join(", ", missing), c10::Join("=NUMBER --set ", missing)));
+    warn("predict",
+         "no drag and lift of {}: the run does not say {}. Give --set {}=NUMBER for all inputs, "
+         "or columns of --table.",
+         some_of(inputs), c10::Join(", ", missing), c10::Join("=NUMBER --set ", missing));
 }
 
 void print_input(const PredictedInput& one, const std::vector<Predictor>& models)
@@ -498,16 +496,16 @@ int predict_command(std::span<const std::string> arguments)
     // so that errors that do not depend on the model are found before one is read.
     const auto predict_steps = [&](World* world) {
         if (!std::filesystem::exists(options.inputs.front()))
-            throw IoError(options.inputs.front() + " does not exist.");
+            throw IoError("{} does not exist.", options.inputs.front());
         auto models = make_predictors(options, 0);
         if (!models.front().data().series.is_on)
-            throw UsageError(fmt::format("--steps: {} learnt no simulation in time (data.series). Leave it out.",
-                                         models.front().checkpoint().string()));
+            throw UsageError("--steps: {} learnt no simulation in time (data.series). Leave it out.",
+                             models.front().checkpoint().string());
         for (const auto& model : models)
             if (!options.of_samples.empty() && !model.draws_samples())
-                throw UsageError(fmt::format("{}: the states of {} follow from the start, and none is drawn. Leave it "
-                                             "out, or name runs of dit.",
-                                             options.of_samples, model.checkpoint().string()));
+                throw UsageError("{}: the states of {} follow from the start, and none is drawn. Leave it "
+                                 "out, or name runs of dit.",
+                                 options.of_samples, model.checkpoint().string());
         require_outputs(options, {{options.inputs.front(), options.output}}, models);
         options.series.forces = options.csv;
         if (!options.csv.empty() && models.front().data().is_grid) require_grids(options);
@@ -522,10 +520,9 @@ int predict_command(std::span<const std::string> arguments)
         auto work = jobs(options, looks_like_grids);
         auto models = make_predictors(options, part_of_file(work.front().second));
         if (models.front().data().series.is_on)
-            throw UsageError(
-                fmt::format("{} learnt steps of simulations in time. Say with --steps N how many states to "
-                            "predict, and write a series, -o NAME.pvd.",
-                            models.front().checkpoint().string()));
+            throw UsageError("{} learnt steps of simulations in time. Say with --steps N how many states to "
+                             "predict, and write a series, -o NAME.pvd.",
+                             models.front().checkpoint().string());
         const bool of_grids = models.front().data().is_grid;
         if (of_grids) require_grids(options);
         // Of runs that have both parts the input's type tells which one is meant.
@@ -601,7 +598,7 @@ int predict_command(std::span<const std::string> arguments)
                 row.warnings = warnings.texts();
             } catch (const UnusableInput& error) {
                 if (work.size() == 1) return fail_on_all_ranks(world, error.what(), error.exit_code());
-                if (world.rank() == 0) warn("predict", fmt::format("{} {} is left out.", error.what(), input.string()));
+                if (world.rank() == 0) warn("predict", "{} {} is left out.", error.what(), input.string());
                 unusable.push_back(input);
                 row.output.clear();
                 row.note = error.what();
@@ -618,7 +615,7 @@ int predict_command(std::span<const std::string> arguments)
             write_file_atomically(options.csv, to_csv(rows, {told.begin(), told.end()}));
         }
         for (const auto& [why, inputs] : without_forces)
-            warn("predict", fmt::format("{}: no drag and lift: {}.", some_of(inputs), why));
+            warn("predict", "{}: no drag and lift: {}.", some_of(inputs), why);
         if (options.json && world.rank() == 0) print_json(to_json(rows, models));
         if (unusable.empty()) return exit_code::ok;
         return fail_on_all_ranks(

@@ -1,4 +1,5 @@
 // meshard prepare: cuts the cases of a training run into shards and stores what training reads.
+#include "apps/console/repeated_times.h"
 #include "apps/console/text_table.h"
 #include "apps/learning/cases/case_list.h"
 #include "apps/learning/grids/grid_store.h"
@@ -9,7 +10,6 @@
 #include "apps/program/verbs.h"
 
 #include <CLI/CLI.hpp>
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <chrono>
@@ -52,7 +52,7 @@ bool parse_prepare(std::span<const std::string> arguments, PrepareArguments& opt
         "start this many ranks on this machine, which deal the cases among them (torchrun, mpirun and srun work too)");
     app.add_flag("--verify-sources", options.verify_sources,
                  "read every source completely, to check that cached shards are still those of it");
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    add_json_option(app, options.json);
     if (!parse_arguments(app, arguments)) return false;
     options.config = words.front();
     options.overrides.assign(words.begin() + 1, words.end());
@@ -65,9 +65,9 @@ std::int64_t num_domain_ranks(const TrainingRunConfig& config, const PrepareArgu
     if (config.num_domain_ranks() > 0 || config.data.num_parts > 0)
         return std::max<std::int64_t>(1, config.num_domain_ranks());
     if (options.num_training_ranks == 0 && config.num_data_groups > num_ranks) {
-        throw UsageError(fmt::format("parallel.data is {}, and data.parts is auto: each case is cut for the ranks that "
-                                     "will share it. Say with --ranks how many ranks will train.",
-                                     config.num_data_groups));
+        throw UsageError("parallel.data is {}, and data.parts is auto: each case is cut for the ranks that "
+                         "will share it. Say with --ranks how many ranks will train.",
+                         config.num_data_groups);
     }
     return mesh_shape(config, options.num_training_ranks > 0 ? options.num_training_ranks : num_ranks)[1];
 }
@@ -109,11 +109,6 @@ nlohmann::ordered_json report(const RunCases& cases, const TrainingRunConfig& co
               << "Over all points of the training cases:\n"
               << table;
     return {};
-}
-
-double seconds_since(std::chrono::steady_clock::time_point begin)
-{
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 /// Stores the cases of grids in blocks, and says what is stored. Collective.

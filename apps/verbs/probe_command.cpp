@@ -8,12 +8,11 @@
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "io/bytes/made_folders.h"
+#include "partition/lists.h"
 
 #include <CLI/CLI.hpp>
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <cmath>
 #include <iostream>
 
@@ -59,27 +58,27 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
     app.add_option("--output", options.output,
                    "safetensors file to write: output, grad_input, grad.PARAMETER, in training mode buffer.NAME")
         ->type_name("FILE");
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    add_json_option(app, options.json);
     if (!parse_arguments(app, arguments)) return false;
 
     for (const auto value : parse_numbers(options.dims, "--shard")) {
         const auto dim = static_cast<std::int64_t>(value);
         if (value < 0 || value > 64 || static_cast<double>(dim) != value)
-            throw UsageError(fmt::format("--shard {}: expected whole numbers from 0 on, one or two.", options.dims));
+            throw UsageError("--shard {}: expected whole numbers from 0 on, one or two.", options.dims);
         request.dims.push_back(dim);
     }
     if (request.dims.empty() || request.dims.size() > 2 ||
         (request.dims.size() == 2 && request.dims[0] == request.dims[1])) {
-        throw UsageError(fmt::format("--shard {}: expected one dimension, or two different ones.", options.dims));
+        throw UsageError("--shard {}: expected one dimension, or two different ones.", options.dims);
     }
     if (!options.shares.empty()) {
         request.shares = parse_numbers(options.shares, "--uneven");
         double sum = 0;
         for (const auto share : request.shares) {
-            if (share < 0) throw UsageError(fmt::format("--uneven {}: a share is negative.", options.shares));
+            if (share < 0) throw UsageError("--uneven {}: a share is negative.", options.shares);
             sum += share;
         }
-        if (sum <= 0) throw UsageError(fmt::format("--uneven {}: the shares add up to nothing.", options.shares));
+        if (sum <= 0) throw UsageError("--uneven {}: the shares add up to nothing.", options.shares);
     }
     return true;
 }
@@ -88,10 +87,9 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
 void check_shares(const ProbeArguments& options, const std::vector<std::int64_t>& mesh_shape)
 {
     const auto count = std::ssize(options.request.shares);
-    if (count > 0 && std::ranges::find(mesh_shape, count) == mesh_shape.end()) {
-        throw UsageError(fmt::format("--uneven {} has {} shares for {} ranks{}. Give one a rank.", options.shares,
-                                     count, mesh_shape[0],
-                                     mesh_shape.size() > 1 ? " x " + std::to_string(mesh_shape[1]) : ""));
+    if (count > 0 && !contains(mesh_shape, count)) {
+        throw UsageError("--uneven {} has {} shares for {} ranks{}. Give one a rank.", options.shares, count,
+                         mesh_shape[0], mesh_shape.size() > 1 ? " x " + std::to_string(mesh_shape[1]) : "");
     }
 }
 

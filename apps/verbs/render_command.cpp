@@ -44,8 +44,7 @@ void parse_size(const std::string& text, RenderOptions& options)
     const auto [last, height_error] = std::from_chars(has_x ? x + 1 : end, end, options.height);
     if (!has_x || height_error != std::errc() || last != end || std::min(options.width, options.height) < 64 ||
         std::max(options.width, options.height) > 16384) {
-        throw UsageError("--size is '" + text +
-                         "'; expected WIDTHxHEIGHT with 64 to 16384 pixels each, e.g. 1280x800.");
+        throw UsageError("--size is '{}'; expected WIDTHxHEIGHT with 64 to 16384 pixels each, e.g. 1280x800.", text);
     }
 }
 
@@ -87,13 +86,12 @@ int render_command(std::span<const std::string> arguments)
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 
     if (lower_extension(output) != ".png") {
-        throw UsageError("-o is '" + output + "'; expected a name that ends in .png.");
+        throw UsageError("-o is '{}'; expected a name that ends in .png.", output);
     }
     parse_size(size, options);
     if (!range.empty()) {
         const std::vector<double> ends = parse_numbers(range, "--range", 2);
-        if (ends[0] >= ends[1])
-            throw UsageError("--range is '" + range + "'; the first value must be below the second.");
+        if (ends[0] >= ends[1]) throw UsageError("--range is '{}'; the first value must be below the second.", range);
         options.range = {ends[0], ends[1]};
     }
     try {

@@ -53,7 +53,7 @@ int repartition_command(std::span<const std::string> words)
     if (!costs.empty()) {
         source.costs = parse_numbers(costs, "--cost", static_cast<std::size_t>(manifest.num_parts()));
         if (std::ranges::any_of(source.costs, [](double cost) { return !(cost > 0); }))
-            throw UsageError("--cost is '" + costs + "'; all must be above 0.");
+            throw UsageError("--cost is '{}'; all must be above 0.", costs);
         if (!arguments.weights.empty()) throw UsageError("--cost and --weights exclude each other.");
     }
     const std::vector<Subdomain> subdomains = load_subdomains(folder, check_of(!no_verify));

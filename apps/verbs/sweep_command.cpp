@@ -1,4 +1,5 @@
 // meshard sweep: trains one configuration with other settings, folds and seeds, and compares the runs in a table.
+#include "apps/console/repeated_times.h"
 #include "apps/console/text_table.h"
 #include "apps/learning/settings/run_record.h"
 #include "apps/learning/settings/training_config.h"
@@ -11,13 +12,13 @@
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/file_lock.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
 #include <array>
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -87,8 +88,7 @@ bool parse(std::span<const std::string> arguments, SweepArguments& options)
     for (std::size_t i = 0; i < options.grid.size(); ++i) {
         for (std::size_t k = 0; k < i; ++k) {
             if (options.grid[i].key == options.grid[k].key)
-                throw UsageError(
-                    fmt::format("--grid names {} twice. Give all its values at once.", options.grid[i].key));
+                throw UsageError("--grid names {} twice. Give all its values at once.", options.grid[i].key);
         }
     }
     if (!options.budget.empty()) options.seconds = seconds_of(options.budget);
@@ -128,17 +128,18 @@ void claim_folder(const SweepArguments& options, const std::vector<SweepRun>& ru
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error)
-        throw IoError(fmt::format("the folder of the sweep, {}, cannot be made: {}. Choose another with -o.",
-                                  folder.string(), error.message()));
+        throw IoError("the folder of the sweep, {}, cannot be made: {}. Choose another with -o.", folder.string(),
+                      error.message());
     const auto record = folder / "sweep.txt";
     if (!std::filesystem::exists(record)) {
         if (!std::filesystem::is_empty(folder))
-            throw UsageError(folder.string() + " holds files, and no sweep. Name a new folder with -o.");
+            throw UsageError("{} holds files, and no sweep. Name a new folder with -o.", folder.string());
         write_file_atomically(record, text);
     } else if (content_of(record) != text) {
-        throw UsageError(folder.string() + " holds a sweep of another configuration, other settings, folds or cases "
-                                           "(sweep.txt). Name another folder with -o; "
-                                           "grid, seeds and budget may change.");
+        throw UsageError("{} holds a sweep of another configuration, other settings, folds or cases "
+                         "(sweep.txt). Name another folder with -o; "
+                         "grid, seeds and budget may change.",
+                         folder.string());
     }
 }
 
@@ -169,7 +170,7 @@ std::vector<std::string> words_of_all(std::vector<std::string> words, const Sett
 std::vector<std::string> setting_words(const SweepRun& run, std::vector<std::string> words,
                                        const std::filesystem::path& folder)
 {
-    words.insert(words.end(), run.words.begin(), run.words.end());
+    append(words, run.words);
     words.insert(words.end(),
                  {"data.split.train=" + yaml_list(run.train), "data.split.val=" + yaml_list(run.val),
                   "seed=" + std::to_string(run.seed), "run_id=" + run.name, "output_dir=" + folder.string()});
@@ -194,9 +195,9 @@ void require_same_settings(const SweepArguments& options, const std::filesystem:
                 return found == those.end() ? "not set" : found->second;
             };
             if (!is_compared(key) || value_in(planned) == value_in(made)) continue;
-            throw UsageError(fmt::format("{} holds a run of another sweep: its {} is {}, and this sweep's would be {}. "
-                                         "Name another folder with -o.",
-                                         dir.string(), key, value_in(made), value_in(planned)));
+            throw UsageError("{} holds a run of another sweep: its {} is {}, and this sweep's would be {}. "
+                             "Name another folder with -o.",
+                             dir.string(), key, value_in(made), value_in(planned));
         }
     }
 }
@@ -216,7 +217,7 @@ std::vector<std::string> words_of(const SweepArguments& options, const SweepRun&
     } else {
         words.insert(words.end(), {options.config, "--overwrite"});
         const auto settings = setting_words(run, common, folder);
-        words.insert(words.end(), settings.begin(), settings.end());
+        append(words, settings);
     }
     // A continued run had another limit.
     if (minutes > 0 || goes_on) words.push_back("training.max_minutes=" + std::to_string(minutes));
@@ -257,7 +258,7 @@ int sweep_command(std::span<const std::string> arguments)
     check_local_ranks(options.ranks);
     const auto config_of = [&options](const std::vector<std::string>& place) {
         auto words = options.overrides;
-        words.insert(words.end(), place.begin(), place.end());
+        append(words, place);
         return training_config(read_training_settings(options.config, words));
     };
     std::vector<std::string> first_place;
@@ -284,14 +285,12 @@ int sweep_command(std::span<const std::string> arguments)
     const auto common = words_of_all(std::move(without_split), of_file, folder);
     claim_folder(options, runs, folder);
     const auto lock = FileLock::try_acquire(folder);
-    if (!lock) throw IoError(fmt::format("another process works on the sweep {}. Wait for its end.", folder.string()));
+    if (!lock) throw IoError("another process works on the sweep {}. Wait for its end.", folder.string());
 
     for (const auto& run : runs) require_same_settings(options, folder / run.name, setting_words(run, common, folder));
 
     const auto start = std::chrono::steady_clock::now();
-    const auto seconds = [&] {
-        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    };
+    const auto seconds = [&] { return seconds_since(start); };
     std::vector<SweptRun> swept;
     for (const auto& run : runs) swept.push_back({.run = run, .result = {}});
     const auto write_tables = [&] {
@@ -328,7 +327,7 @@ int sweep_command(std::span<const std::string> arguments)
                 std::cerr << "meshard sweep: warning: " << one.run.name << " has ended with " << code << ": "
                           << last_line_of(log) << std::endl;
                 if (code == exit_code::usage || code == exit_code::input)
-                    throw Error(fmt::format("a run was refused; its messages are in {}.", log.string()));
+                    throw Error("a run was refused; its messages are in {}.", log.string());
             }
         } else {
             one.state = "done";

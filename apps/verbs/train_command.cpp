@@ -100,8 +100,7 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
     if (!options.device.empty()) {
         for (const auto& word : words) {
             if (word.starts_with("device=") && word != "device=" + options.device)
-                throw UsageError(
-                    fmt::format("--device {} and {} contradict each other. Leave one out.", options.device, word));
+                throw UsageError("--device {} and {} contradict each other. Leave one out.", options.device, word);
         }
         options.overrides.push_back("device=" + options.device);
     }
@@ -209,14 +208,13 @@ private:
         std::error_code error;
         std::filesystem::create_directories(dir, error);
         if (error || access(dir.c_str(), W_OK | X_OK) != 0) {
-            throw IoError(fmt::format("the run's folder {} cannot be made or written{}. Choose another output_dir.",
-                                      dir.string(), error ? ": " + error.message() : ""));
+            throw IoError("the run's folder {} cannot be made or written{}. Choose another output_dir.", dir.string(),
+                          error ? ": " + error.message() : "");
         }
         auto lock = FileLock::try_acquire(dir);
         if (!lock)
-            throw IoError(fmt::format(
-                "the run {} is being trained by another process. Wait for its end, or choose another run_id.",
-                dir.string()));
+            throw IoError("the run {} is being trained by another process. Wait for its end, or choose another run_id.",
+                          dir.string());
         return std::move(*lock);
     }
 
@@ -224,9 +222,9 @@ private:
     {
         if (!options.overwrite && has_trained(dir)) {
             const bool can_go_on = std::filesystem::exists(dir / "checkpoints" / "last.safetensors");
-            throw IoError(fmt::format("the run {} exists{} it (--overwrite), or choose another run_id.", dir.string(),
-                                      can_go_on ? fmt::format(". Continue it (--resume {}), replace", dir.string())
-                                                : ", with steps but no checkpoint. Replace"));
+            throw IoError("the run {} exists{} it (--overwrite), or choose another run_id.", dir.string(),
+                          can_go_on ? fmt::format(". Continue it (--resume {}), replace", dir.string())
+                                    : ", with steps but no checkpoint. Replace");
         }
         if (!removes) return;
         if (!options.overwrite && std::filesystem::exists(dir / "metrics.jsonl"))
@@ -263,10 +261,9 @@ int train_command(std::span<const std::string> arguments)
     if (!options.resume.empty()) {
         for (const auto& word : options.overrides)
             if (word.starts_with("run_id=") || word.starts_with("output_dir="))
-                throw UsageError(
-                    fmt::format("{}: --resume goes on in the folder that it names, {}. Leave it out; to go "
-                                "on elsewhere, copy the folder and resume the copy.",
-                                word, options.resume));
+                throw UsageError("{}: --resume goes on in the folder that it names, {}. Leave it out; to go "
+                                 "on elsewhere, copy the folder and resume the copy.",
+                                 word, options.resume);
         options.config = (std::filesystem::path(options.resume) / "resolved_config.yaml").string();
         // The folder may have been moved, so its current path is used.
         const auto dir = std::filesystem::absolute(options.resume).lexically_normal();
@@ -274,7 +271,7 @@ int train_command(std::span<const std::string> arguments)
         options.overrides.insert(options.overrides.begin(),
                                  {"run_id=" + named.filename().string(), "output_dir=" + named.parent_path().string()});
         if (!std::filesystem::exists(named / "checkpoints" / "last.safetensors")) {
-            throw IoError(options.resume + " has no checkpoints/last.safetensors from which to continue.");
+            throw IoError("{} has no checkpoints/last.safetensors from which to continue.", options.resume);
         }
     }
     std::vector<std::string> dropped;

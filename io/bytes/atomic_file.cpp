@@ -26,7 +26,7 @@ constexpr std::size_t buffer_size = std::size_t{1} << 20;
     std::string advice;
     if (error == ENOSPC || error == EDQUOT) advice = " Free some space or write elsewhere.";
     if (error == EACCES || error == EPERM || error == EROFS) advice = " Choose a folder that you may write to.";
-    throw IoError("write: " + path.string() + ": " + what + ": " + std::strerror(error) + "." + advice);
+    throw IoError("write: {}: {}: {}.{}", path.string(), what, std::strerror(error), advice);
 }
 
 }  // namespace
@@ -38,8 +38,8 @@ std::filesystem::path followed_links(const std::filesystem::path& path)
     auto target = path;
     for (int i = 0; std::filesystem::is_symlink(target, error); ++i) {
         if (i == longest_chain)
-            throw IoError("write: " + path.string() +
-                          " is a link that leads in a circle. Remove it, or choose another name.");
+            throw IoError("write: {} is a link that leads in a circle. Remove it, or choose another name.",
+                          path.string());
         target = target.parent_path() / std::filesystem::read_symlink(target);  // the target of a link may be absolute
     }
     return target;
@@ -59,9 +59,9 @@ std::filesystem::path file_to_write(const std::filesystem::path& path)
     std::error_code error;
     const auto status = std::filesystem::status(target, error);
     if (target.filename().empty() || std::filesystem::is_directory(status))
-        throw IoError("write: " + path.string() + " is a folder, a file name is expected.");
+        throw IoError("write: {} is a folder, a file name is expected.", path.string());
     if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
-        throw IoError("write: " + path.string() + " is no file but a device, a pipe or a socket. Choose another name.");
+        throw IoError("write: {} is no file but a device, a pipe or a socket. Choose another name.", path.string());
     return target;
 }
 
@@ -71,7 +71,7 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), tar
 
     const auto folder = target_.has_parent_path() ? target_.parent_path() : std::filesystem::path(".");
     if (!std::filesystem::is_directory(folder))
-        throw IoError("write: " + path_.string() + ": there is no folder " + folder.string() + ". Create it first.");
+        throw IoError("write: {}: there is no folder {}. Create it first.", path_.string(), folder.string());
 
     const auto name = target_.filename().string().substr(0, 200);  // file systems take 255 bytes
     // In containers a process often has the id of an earlier one, which may have been killed and left its file behind.

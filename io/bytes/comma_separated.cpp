@@ -3,8 +3,6 @@
 
 #include "partition/error.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -30,8 +28,7 @@ std::vector<std::string> comma_separated(const std::string& line, const std::str
             }
             at = std::min(line.find_first_not_of(blanks, at), line.size());
             if (!has_ended || (at < line.size() && line[at] != ','))
-                throw IoError(fmt::format("{}: the quotes of value {} do not end before the next comma.", where,
-                                          values.size() + 1));
+                throw IoError("{}: the quotes of value {} do not end before the next comma.", where, values.size() + 1);
         } else {
             const auto end = std::min(line.find(',', at), line.size());
             value = line.substr(at, end - at);

@@ -18,8 +18,8 @@ std::optional<FileLock> FileLock::try_acquire(const std::filesystem::path& path)
     const int descriptor = is_folder ? ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)
                                      : ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor < 0)
-        throw IoError("lock: " + path.string() + " cannot be " + (is_folder ? "read: " : "written: ") +
-                      std::strerror(errno) + ".");
+        throw IoError("lock: {} cannot be {}{}.", path.string(),
+                      is_folder ? "read: " : "written: ", std::strerror(errno));
     FileLock lock(descriptor);
     int result = 0;
     do result = ::flock(descriptor, LOCK_EX | LOCK_NB);

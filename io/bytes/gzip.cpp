@@ -14,7 +14,7 @@ std::string gunzip(std::span<const std::byte> compressed, const std::string& whe
 {
     constexpr int gzip_format = 16 + MAX_WBITS;
     z_stream stream{};
-    if (::inflateInit2(&stream, gzip_format) != Z_OK) throw IoError(where + " cannot be inflated: out of memory.");
+    if (::inflateInit2(&stream, gzip_format) != Z_OK) throw IoError("{} cannot be inflated: out of memory.", where);
     const std::unique_ptr<z_stream, int (*)(z_stream*)> end_of_stream(&stream, &::inflateEnd);
 
     std::string text;
@@ -34,7 +34,7 @@ std::string gunzip(std::span<const std::byte> compressed, const std::string& whe
         if (status == Z_STREAM_END) {
             if (taken < compressed.size()) ::inflateReset(&stream);
         } else if (status != Z_OK && status != Z_BUF_ERROR) {
-            throw IoError(where + " cannot be inflated. It is damaged, or no gzip file.");
+            throw IoError("{} cannot be inflated. It is damaged, or no gzip file.", where);
         }
     }
     // When the input is used up, the decoder may still have output for which there was no room.
@@ -49,7 +49,7 @@ std::string gunzip(std::span<const std::byte> compressed, const std::string& whe
         made += out - stream.avail_out;
         if (status == Z_STREAM_END) break;
         if (out == stream.avail_out || status != Z_OK)
-            throw IoError(where + " ends too early: it is truncated. Copy or write it again.");
+            throw IoError("{} ends too early: it is truncated. Copy or write it again.", where);
     }
     text.resize(made);
     return text;

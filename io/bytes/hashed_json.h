@@ -48,8 +48,8 @@ void require_hash(Json object, const std::string& where, const std::string& reme
     const Json stated = *found;
     object.erase("hash");
     if (const auto hash = hash_of_json(object); stated != hash)
-        throw IoError(where + " is damaged or was changed: its content has the hash " + hash +
-                      ", and when it was written had " + stated.dump() + ". " + remedy);
+        throw IoError("{} is damaged or was changed: its content has the hash {}, and when it was written had {}. {}",
+                      where, hash, stated.dump(), remedy);
 }
 
 /// Checks the version of a file's format.

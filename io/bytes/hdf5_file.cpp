@@ -229,10 +229,10 @@ Hdf5Group Hdf5Group::open_file(const std::filesystem::path& path, const std::str
 {
     be_silent();
     std::error_code ignored;
-    if (!std::filesystem::exists(path, ignored)) throw IoError(where + " does not exist. Check the path.");
-    if (std::filesystem::is_directory(path, ignored)) throw IoError(where + " is a folder, a file is expected.");
+    if (!std::filesystem::exists(path, ignored)) throw IoError("{} does not exist. Check the path.", where);
+    if (std::filesystem::is_directory(path, ignored)) throw IoError("{} is a folder, a file is expected.", where);
     const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
-    if (id < 0) throw IoError(where + " cannot be opened as HDF5. It is truncated, damaged, or another kind of file.");
+    if (id < 0) throw IoError("{} cannot be opened as HDF5. It is truncated, damaged, or another kind of file.", where);
     return {id, true, where};
 }
 
@@ -243,7 +243,7 @@ Hdf5Group Hdf5Group::create_file(const std::filesystem::path& path, const std::s
     const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
     H5Pset_alignment(access, 64, 8);
     const hid_t id = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
-    if (id < 0) throw IoError(where + " cannot be made. Is there such a folder, and may you write in it?");
+    if (id < 0) throw IoError("{} cannot be made. Is there such a folder, and may you write in it?", where);
     return {id, true, where};
 }
 
@@ -254,7 +254,7 @@ Hdf5Group::~Hdf5Group()
 
 void Hdf5Group::fail(const std::string& what) const
 {
-    throw IoError(where_ + ": " + what + ".");
+    throw IoError("{}: {}.", where_, what);
 }
 
 bool Hdf5Group::has(const std::string& name) const

@@ -18,8 +18,8 @@ MadeFolders::MadeFolders(const std::filesystem::path& file)
     if (!error) return;
     const std::string reason = error.message();
     remove_empty();
-    throw IoError("write: cannot create the folder " + folder_.string() + ": " + reason +
-                  ". Choose a place that you may write to.");
+    throw IoError("write: cannot create the folder {}: {}. Choose a place that you may write to.", folder_.string(),
+                  reason);
 }
 
 MadeFolders::~MadeFolders()

@@ -3,8 +3,6 @@
 
 #include "partition/error.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
@@ -29,8 +27,8 @@ public:
     {
         // O_NONBLOCK: a pipe is refused below instead of waited for.
         descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        if (descriptor_ < 0 && errno == ENOENT) throw IoError(where_ + " does not exist. Check the path.");
-        if (descriptor_ < 0) throw IoError(where_ + " cannot be opened: " + std::strerror(errno) + ".");
+        if (descriptor_ < 0 && errno == ENOENT) throw IoError("{} does not exist. Check the path.", where_);
+        if (descriptor_ < 0) throw IoError("{} cannot be opened: {}.", where_, std::strerror(errno));
         struct stat status{};
         std::string fault;
         if (::fstat(descriptor_, &status) != 0)
@@ -71,7 +69,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
     if (opened.size() == 0) return file;
     void* data = ::mmap(nullptr, opened.size(), PROT_READ, MAP_PRIVATE, opened.descriptor(), 0);
     if (data == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();  // no fault of the file
-    if (data == MAP_FAILED) throw IoError(opened.where() + " cannot be mapped: " + std::strerror(errno) + ".");
+    if (data == MAP_FAILED) throw IoError("{} cannot be mapped: {}.", opened.where(), std::strerror(errno));
     file->size_ = opened.size();
     file->data_ = static_cast<const std::byte*>(data);
     return file;
@@ -117,11 +115,11 @@ void RandomAccessFile::read(std::uint64_t begin, std::span<std::byte> out) const
     while (!out.empty()) {
         const auto count = ::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(begin));
         if (count < 0 && errno == EINTR) continue;
-        if (count < 0) throw IoError(where_ + " cannot be read: " + std::strerror(errno) + ".");
+        if (count < 0) throw IoError("{} cannot be read: {}.", where_, std::strerror(errno));
         if (count == 0)
-            throw IoError(fmt::format("{} ends after {} bytes, {} more are expected. It is truncated, or another "
-                                      "program writes it.",
-                                      where_, begin, out.size()));
+            throw IoError("{} ends after {} bytes, {} more are expected. It is truncated, or another "
+                          "program writes it.",
+                          where_, begin, out.size());
         out = out.subspan(count);
         begin += static_cast<std::uint64_t>(count);
     }

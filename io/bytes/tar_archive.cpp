@@ -82,7 +82,7 @@ bool looks_like_tar(std::span<const std::byte> bytes)
 std::map<std::string, SharedBytes> read_tar(const SharedBytes& archive, const std::string& where)
 {
     const auto fail = [&](const std::string& what) -> void {
-        throw IoError(where + " is a damaged tar archive: " + what + ".");
+        throw IoError("{} is a damaged tar archive: {}.", where, what);
     };
     const auto text = archive.text();
     std::map<std::string, SharedBytes> files;

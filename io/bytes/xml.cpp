@@ -58,7 +58,7 @@ public:
     }
 
 private:
-    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + ": " + what + "."); }
+    [[noreturn]] void fail(const std::string& what) const { throw IoError("{}: {}.", where_, what); }
 
     [[noreturn]] void fail_truncated(const std::string& inside) const
     {

@@ -82,7 +82,7 @@ ZipArchive::ZipArchive(SharedBytes archive, std::string where) : archive_(std::m
 
 void ZipArchive::fail(const std::string& what) const
 {
-    throw IoError(where_ + " " + what + ".");
+    throw IoError("{} {}.", where_, what);
 }
 
 std::span<const std::byte> ZipArchive::part(std::uint64_t begin, std::uint64_t size, const char* what) const

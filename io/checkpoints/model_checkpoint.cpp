@@ -8,6 +8,7 @@
 #include "io/bytes/zip_archive.h"
 #include "io/checkpoints/torch_file.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -107,7 +108,7 @@ public:
     }
 
 private:
-    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+    [[noreturn]] void fail(const std::string& what) const { throw IoError("{} {}.", where_, what); }
     void note(std::string text) { checkpoint_.notes.push_back(std::move(text)); }
 
     Json parse(const SharedBytes& bytes, const char* name) const
@@ -206,8 +207,8 @@ private:
         const SharedBytes bytes{file->bytes(), file};
         const auto description = Json::parse(bytes.text(), nullptr, false);
         if (description.is_discarded() && bytes.text().find("\"model_class\"") != std::string_view::npos)
-            throw IoError(beside.string() + ", which describes the model of " + path_.filename().string() +
-                          ", is damaged: it is no valid JSON. Take another copy.");
+            throw IoError("{}, which describes the model of {}, is damaged: it is no valid JSON. Take another copy.",
+                          beside.string(), path_.filename().string());
         if (!description.is_object()) return;
         require_hash(description, beside.string(),
                      "Take another copy; if the change was meant, remove the entry hash.");
@@ -462,7 +463,7 @@ NamedArrays with_second_names(const ModelCheckpoint& checkpoint, NamedArrays wei
             }
         }
     }
-    weights.arrays.insert(weights.arrays.end(), added.begin(), added.end());
+    append(weights.arrays, added);
     return weights;
 }
 
@@ -492,10 +493,9 @@ bool is_description(const std::filesystem::path& file)
 void require_free_beside(const std::filesystem::path& path)
 {
     if (const auto file = beside(path); std::filesystem::exists(file) && !is_description(file))
-        throw InvalidInput(
-            fmt::format("write_checkpoint: {} is not the description of a checkpoint, and that of {} would "
-                        "replace it. Take another name for one of them.",
-                        file.string(), path.filename().string()));
+        throw InvalidInput("write_checkpoint: {} is not the description of a checkpoint, and that of {} would "
+                           "replace it. Take another name for one of them.",
+                           file.string(), path.filename().string());
 }
 
 void write_beside(const std::filesystem::path& path, const Json& description)
@@ -511,8 +511,9 @@ void move_nested(Json& arguments, const std::string& place, Json& root, Json& me
         const auto class_name = value["__name__"].get<std::string>();
         const auto* known = known_model(class_name);
         if (!known)
-            throw InvalidInput("write_checkpoint: the model within the model, '" + class_name +
-                               "', is not a known class. Write .pt or .safetensors.");
+            throw InvalidInput(
+                "write_checkpoint: the model within the model, '{}', is not a known class. Write .pt or .safetensors.",
+                class_name);
         const auto key = std::string(kNestedPrefix) + place + name;
         auto nested = value["__args__"];
         root[key] = nullptr;  // PhysicsNeMo's order in files: outer models first
@@ -528,10 +529,10 @@ void write_mdlus(const std::filesystem::path& path, const ModelCheckpoint& check
     const auto* known = known_model(checkpoint.architecture);
     if (!known || checkpoint.arguments.empty())
         throw InvalidInput(
-            "write_checkpoint: " + path.string() + " must contain the model's class and arguments, and " +
-            (checkpoint.architecture.empty() ? "the input does not have them"
-                                             : "'" + checkpoint.architecture + "' is not a known class") +
-            ". Write .pt or .safetensors.");
+            "write_checkpoint: {} must contain the model's class and arguments, and {}. Write .pt or .safetensors.",
+            path.string(),
+            checkpoint.architecture.empty() ? "the input does not have them"
+                                            : "'" + checkpoint.architecture + "' is not a known class");
     auto arguments = Json::parse(checkpoint.arguments);
     // The version that writes such files.
     Json metadata{{"physicsnemo_version", "2.2.2"}, {"mdlus_file_version", known->version}};
@@ -540,8 +541,9 @@ void write_mdlus(const std::filesystem::path& path, const ModelCheckpoint& check
         arguments.erase(known->beside);
     }
     if (known->unspeakable && arguments.contains(known->unspeakable)) {
-        throw InvalidInput("write_checkpoint: " + path.string() + " cannot say '" + known->unspeakable +
-                           "': PhysicsNeMo's " + known->name + " does not have it. Write .safetensors.");
+        throw InvalidInput(
+            "write_checkpoint: {} cannot say '{}': PhysicsNeMo's {} does not have it. Write .safetensors.",
+            path.string(), known->unspeakable, known->name);
     }
     Json description{{"__name__", known->name}, {"__module__", known->module}, {"__args__", nullptr}};
     move_nested(arguments, "", description, metadata);
@@ -574,7 +576,7 @@ std::optional<CheckpointFormat> format_of_content(const std::filesystem::path& p
     if (!looks_like_zip(bytes.bytes)) return std::nullopt;
     try {
         const auto names = ZipArchive(bytes, path.string()).names();
-        if (std::ranges::find(names, "args.json") != names.end()) return CheckpointFormat::Mdlus;
+        if (contains(names, "args.json")) return CheckpointFormat::Mdlus;
         if (std::ranges::any_of(names, [](const std::string& name) { return name.ends_with("/data.pkl"); }))
             return CheckpointFormat::Pt;
     } catch (const IoError&) {  // damaged files are reported by their reader
@@ -595,8 +597,8 @@ CheckpointFormat checkpoint_format(const std::filesystem::path& path)
     if (extension == ".mdlus") return CheckpointFormat::Mdlus;
     if (extension == ".pt" || extension == ".pth") return CheckpointFormat::Pt;
     if (extension == ".safetensors") return CheckpointFormat::Safetensors;
-    throw InvalidInput("checkpoint_format: " + path.string() + " has the extension '" + extension +
-                       "', expected .mdlus, .pt, .pth or .safetensors.");
+    throw InvalidInput("checkpoint_format: {} has the extension '{}', expected .mdlus, .pt, .pth or .safetensors.",
+                       path.string(), extension);
 }
 
 std::string first_name(const std::string& name)

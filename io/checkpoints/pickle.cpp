@@ -109,7 +109,7 @@ private:
 
     [[noreturn]] void fail(const std::string& what) const
     {
-        throw IoError(fmt::format("{}: at byte {} of its pickle {}.", where_, at_, what));
+        throw IoError("{}: at byte {} of its pickle {}.", where_, at_, what);
     }
 
     template <class Integer>

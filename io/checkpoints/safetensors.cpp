@@ -8,6 +8,7 @@
 #include "io/bytes/tar_archive.h"
 #include "io/bytes/zip_archive.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -57,7 +58,7 @@ std::string content_hash(const NamedArrays& content)
 bool count_values(const std::vector<std::int64_t>& extents, std::int64_t& count)
 {
     count = 1;
-    if (std::ranges::find(extents, 0) != extents.end()) count = 0;
+    if (contains(extents, 0)) count = 0;
     for (const std::int64_t extent : extents)
         if (count != 0 && __builtin_mul_overflow(count, extent, &count)) return false;
     return true;
@@ -102,7 +103,7 @@ private:
         const std::string* name;
     };
 
-    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+    [[noreturn]] void fail(const std::string& what) const { throw IoError("{} {}.", where_, what); }
 
     Json parse_header(std::string_view text) const
     {
@@ -223,11 +224,11 @@ void require_writable(const NamedArrays& content, const std::string& where)
     for (const NamedArray& array : content.arrays) {
         const std::string what = where + ": array '" + array.name + "' ";
         if (array.name == metadata_key)
-            throw InvalidInput(what + "has the name that the format keeps for metadata. Rename it.");
-        if (!names.insert(array.name).second) throw InvalidInput(what + "occurs twice. Rename one.");
+            throw InvalidInput("{}has the name that the format keeps for metadata. Rename it.", what);
+        if (!names.insert(array.name).second) throw InvalidInput("{}occurs twice. Rename one.", what);
         if (std::ranges::any_of(array.shape, [](std::int64_t extent) { return extent < 0; }))
-            throw InvalidInput(what + "has a negative extent.");
-        if (array.data == nullptr && array.num_values() > 0) throw InvalidInput(what + "has no data.");
+            throw InvalidInput("{}has a negative extent.", what);
+        if (array.data == nullptr && array.num_values() > 0) throw InvalidInput("{}has no data.", what);
     }
 }
 
@@ -269,8 +270,7 @@ void write_safetensors(const std::filesystem::path& path, const NamedArrays& con
 {
     require_writable(content, "write_safetensors");
     // Widest types first: with a header of a multiple of 8 bytes each array is aligned for its type.
-    std::vector<std::size_t> order(content.arrays.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
+    auto order = numbers_from<std::size_t>(0, content.arrays.size());
     std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t i) { return size_of(content.arrays[i].type); });
     std::vector<std::uint64_t> begins(order.size());
     std::uint64_t end = 0;
@@ -292,8 +292,7 @@ void write_safetensors(const std::filesystem::path& path, const NamedArrays& con
     try {
         text = header.dump();
     } catch (const nlohmann::json::exception& error) {
-        throw InvalidInput("write_safetensors: " + path.string() + ": a name is not valid UTF-8 (" + error.what() +
-                           ").");
+        throw InvalidInput("write_safetensors: {}: a name is not valid UTF-8 ({}).", path.string(), error.what());
     }
     text.append((8 - text.size() % 8) % 8, ' ');
 

@@ -106,7 +106,7 @@ TorchFile::TorchFile(const SharedBytes& file, std::string where) : where_(std::m
 
 void TorchFile::fail(const std::string& what) const
 {
-    throw IoError(where_ + " " + what + ".");
+    throw IoError("{} {}.", where_, what);
 }
 
 void TorchFile::read_zip(const SharedBytes& file)
@@ -241,8 +241,8 @@ std::vector<std::span<const std::byte>> torch_file_pieces(const NamedArrays& con
         const auto& array = content.arrays[i];
         const auto type = std::ranges::find(kStorageTypes, array.type, &std::pair<std::string_view, ArrayType>::second);
         if (type == kStorageTypes.end())
-            throw InvalidInput("torch_file: '" + array.name + "' is " + std::string(to_string(array.type)) +
-                               ", which a .pt file cannot hold. Write .safetensors.");
+            throw InvalidInput("torch_file: '{}' is {}, which a .pt file cannot hold. Write .safetensors.", array.name,
+                               to_string(array.type));
         pickle.add(array.name, {std::string(type->first), std::to_string(i), array.num_values()}, array.shape);
     }
     layout.add("archive/data.pkl", pickle.finish());

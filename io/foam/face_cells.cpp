@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/foam/face_cells.h"
 
+#include "partition/lists.h"
+
 #include <algorithm>
 #include <array>
 
@@ -51,7 +53,7 @@ public:
             const auto row = faces_.row(side.face);
             stream.push_back(static_cast<std::int32_t>(row.size()));
             if (side.outward)
-                stream.insert(stream.end(), row.begin(), row.end());
+                append(stream, row);
             else
                 stream.insert(stream.end(), row.rbegin(), row.rend());
             for (const std::int32_t point : row)
@@ -117,7 +119,7 @@ private:
         // Every face, the one opposite the base included, uses no other points.
         for (const Side& side : sides_)
             for (const std::int32_t point : faces_.row(side.face))
-                if (std::ranges::find(points, point) == points.end()) return false;
+                if (!contains(points, point)) return false;
         return true;
     }
 
@@ -157,7 +159,7 @@ FaceCells cells_from_faces(const Csr& faces, std::span<const std::int32_t> owner
             has_polyhedra = true;
             builder.append_polyhedron(result, last_use, static_cast<std::int32_t>(cell));
         } else {
-            result.cells.indices.insert(result.cells.indices.end(), points.begin(), points.end());
+            append(result.cells.indices, points);
         }
         result.types.push_back(type);
         result.cells.offsets.push_back(std::ssize(result.cells.indices));

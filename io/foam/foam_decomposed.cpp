@@ -4,6 +4,7 @@
 #include "io/bytes/ascii_numbers.h"
 #include "io/vtk/vtk_parallel_reader.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 
@@ -44,8 +45,7 @@ private:
 
 std::vector<std::int64_t> counted_from(std::int64_t first, std::int64_t count)
 {
-    std::vector<std::int64_t> numbers(count);
-    std::iota(numbers.begin(), numbers.end(), first);
+    auto numbers = numbers_from<std::int64_t>(first, count);
     return numbers;
 }
 
@@ -64,14 +64,15 @@ void join_across(std::span<const FoamRegion> processors, std::span<const std::in
             const auto others = processors[there].processor_patches();
             const auto back = std::ranges::find_if(others, is_back);
             if (back == others.end() || back->num_faces != patch.num_faces)
-                throw IoError(where + ": " + between(here, there) +
-                              " do not have the same faces between them. Are all processors of one decomposition?");
+                throw IoError(
+                    "{}: {} do not have the same faces between them. Are all processors of one decomposition?", where,
+                    between(here, there));
             for (std::int64_t i = 0; i < patch.num_faces; ++i) {
                 const auto ours = processors[here].face(patch.start + i),
                            theirs = processors[there].face(back->start + i);
                 if (ours.size() != theirs.size())
-                    throw IoError(fmt::format("{}: face {} between {} has {} points on one side and {} on the other.",
-                                              where, i, between(here, there), ours.size(), theirs.size()));
+                    throw IoError("{}: face {} between {} has {} points on one side and {} on the other.", where, i,
+                                  between(here, there), ours.size(), theirs.size());
                 // OpenFOAM reverses a face without moving its first point.
                 for (std::size_t k = 0; k < ours.size(); ++k)
                     points.join(first_points[here] + ours[k],
@@ -119,9 +120,9 @@ std::vector<FoamAddressing> addressing_of(std::span<const FoamRegion> processors
         if (!is_whole) return number_in_order(processors, where);
         for (const auto* ids : {&found.points, &found.faces, &found.cells})
             if (std::ranges::any_of(*ids, [](std::int64_t id) { return id < 0; }))
-                throw IoError(fmt::format("{}: the numbers that decomposePar noted in processor{} are damaged: one is "
-                                          "below 0. Decompose the case again.",
-                                          where, result.size() - 1));
+                throw IoError("{}: the numbers that decomposePar noted in processor{} are damaged: one is "
+                              "below 0. Decompose the case again.",
+                              where, result.size() - 1);
     }
     return result;
 }
@@ -134,7 +135,7 @@ void unite_zones(std::vector<Mesh>& pieces)
     for (const Mesh& piece : pieces)
         if (const DataArray* names = find_array(piece.field_data, names_name))
             for (const std::string& name : names->strings())
-                if (std::ranges::find(all, name) == all.end()) all.push_back(name);
+                if (!contains(all, name)) all.push_back(name);
     if (all.empty()) return;
     for (Mesh& piece : pieces) {
         const DataArray *names = find_array(piece.field_data, names_name), *ids = find_array(piece.cell_data, ids_name);
@@ -180,17 +181,18 @@ std::vector<fs::path> processor_folders(const fs::path& case_folder)
         if (const auto number = parse_number<std::int64_t>(std::string_view(name).substr(start.size())))
             found.emplace_back(*number, entry.path());
         else if (name.starts_with(collated) && fs::is_directory(entry.path() / "constant"))
-            throw IoError("read_mesh: " + entry.path().string() +
-                          " is a decomposition in the collated form, which is not read. Reconstruct the case, or write "
+            throw IoError("read_mesh: {} is a decomposition in the collated form, which is not read. Reconstruct the "
+                          "case, or write "
                           "it again with "
-                          "`-fileHandler uncollated`.");
+                          "`-fileHandler uncollated`.",
+                          entry.path().string());
     }
     std::ranges::sort(found);
     std::vector<fs::path> folders;
     for (const auto& [number, path] : found) {
         if (number != std::ssize(folders))
-            throw IoError(fmt::format("read_mesh: {} has the folder {}, but no processor{}.", case_folder.string(),
-                                      path.filename().string(), folders.size()));
+            throw IoError("read_mesh: {} has the folder {}, but no processor{}.", case_folder.string(),
+                          path.filename().string(), folders.size());
         folders.push_back(path);
     }
     return folders;
@@ -203,9 +205,9 @@ FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& 
     for (std::size_t i = 0; i < processors.size(); ++i)
         for (const FoamPatch& patch : processors[i].processor_patches())
             if (patch.neighbor >= std::ssize(processors))
-                throw IoError(fmt::format("{}: the patch '{}' of processor{} leads to processor{}, whose folder is "
-                                          "missing. Copy it, too, or reconstruct the case.",
-                                          where, patch.name, i, patch.neighbor));
+                throw IoError("{}: the patch '{}' of processor{} leads to processor{}, whose folder is "
+                              "missing. Copy it, too, or reconstruct the case.",
+                              where, patch.name, i, patch.neighbor);
     const std::vector<FoamAddressing> addressing = addressing_of(processors, where);
     FoamBlocks result;
     for (std::size_t i = 0; i < processors.size(); ++i) {
@@ -213,7 +215,7 @@ FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& 
         processors[i].name_cells(read[i], addressing[i]);
         for (const std::int64_t id : addressing[i].points) result.num_points = std::max(result.num_points, id + 1);
         for (const std::string& name : processors[i].block_names())
-            if (std::ranges::find(result.all_names, name) == result.all_names.end()) result.all_names.push_back(name);
+            if (!contains(result.all_names, name)) result.all_names.push_back(name);
     }
     for (const std::string& name : result.all_names) {
         std::vector<Mesh> pieces;

@@ -4,6 +4,7 @@
 #include "io/bytes/ascii_numbers.h"
 #include "io/bytes/gzip.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 
@@ -110,7 +111,7 @@ void FoamFile::load(const std::filesystem::path& path)
 
 void FoamFile::fail(const std::string& what) const
 {
-    throw IoError(where_ + ": " + what + ".");
+    throw IoError("{}: {}.", where_, what);
 }
 
 void FoamFile::read_header()
@@ -499,7 +500,7 @@ void FoamFile::read_value(FoamEntry& entry, const Scope& scope)
         if (depth < 0) fail("found " + excerpt(word) + " in the entry " + excerpt(entry.key) + ", expected ';'");
         if (word.starts_with('$')) {
             if (const FoamEntry* other = scope.referenced(word); other != nullptr && !other->is_dictionary) {
-                entry.words.insert(entry.words.end(), other->words.begin(), other->words.end());
+                append(entry.words, other->words);
                 if (other->list) entry.list = other->list;
                 continue;
             }

@@ -8,6 +8,7 @@
 #include "io/foam/foam_region.h"
 #include "io/vtk/vtk_parallel_reader.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -15,7 +16,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -96,14 +96,13 @@ std::vector<FoamTime> times_until(const fs::path& folder, std::optional<double> 
     if (found == times.end()) {
         std::string list;
         for (const FoamTime& time : times) list += (list.empty() ? "" : ", ") + time.path.filename().string();
-        throw IoError(where + " has no such time; there " + (list.empty() ? "are no time folders" : "are " + list) +
-                      ".");
+        throw IoError("{} has no such time; there {}.", where, list.empty() ? "are no time folders" : "are " + list);
     }
     const auto twin = std::ranges::find_if(
         times, [&](const FoamTime& time) { return time.value == found->value && time.path != found->path; });
     if (twin != times.end())
-        throw IoError(fmt::format("{} has the time {} twice, in the folders {} and {}. Remove one of them.", where,
-                                  found->value, found->path.filename().string(), twin->path.filename().string()));
+        throw IoError("{} has the time {} twice, in the folders {} and {}. Remove one of them.", where, found->value,
+                      found->path.filename().string(), twin->path.filename().string());
     times.erase(found + 1, times.end());
     return times;
 }
@@ -142,10 +141,11 @@ void require_times(const std::vector<FoamTime>& times, const fs::path& processor
     const auto here = time_folders(processor);
     for (const FoamTime& time : times)
         if (std::ranges::find(here, time.value, &FoamTime::value) == here.end())
-            throw IoError("read_mesh: " + processor.string() + " has no time " + time.path.filename().string() +
-                          ", which " + time.path.parent_path().filename().string() +
-                          " has. Was the run stopped while it wrote? Remove that time from all processors, or choose "
-                          "another.");
+            throw IoError("read_mesh: {} has no time {}, which {} has. Was the run stopped while it wrote? Remove that "
+                          "time from all processors, or choose "
+                          "another.",
+                          processor.string(), time.path.filename().string(),
+                          time.path.parent_path().filename().string());
 }
 
 /// @throws IoError if one of the processors lacks the latest time of all.
@@ -219,7 +219,7 @@ private:
 std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& options, bool with_point_names)
 {
     const std::string where = "read_mesh: " + path.string();
-    if (!fs::exists(path)) throw IoError(where + " does not exist. Check the path.");
+    if (!fs::exists(path)) throw IoError("{} does not exist. Check the path.", where);
     const fs::path folder = case_folder(path);
     const std::vector<fs::path> processors = processor_folders(folder);
     const bool is_decomposed = !processors.empty() && is_better_decomposed(folder, processors.front(), options.time);
@@ -228,7 +228,7 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
     if (const auto others = named_regions(mesh_folder); regions == std::vector<std::string>{""} && !others.empty()) {
         // The mesh that splitMeshRegions was given stays where it was.
         const auto is_of_another = [&](const std::string& block) {
-            return std::ranges::find(others, block.substr(0, block.find('/'))) != others.end();
+            return contains(others, block.substr(0, block.find('/')));
         };
         if (std::ranges::any_of(options.blocks, is_of_another))
             regions = others;
@@ -239,8 +239,8 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
     }
     if (regions.empty())
         throw IoError(
-            where +
-            ": the case has no mesh (constant/polyMesh/faces). Make one with blockMesh or another mesher first.");
+            "{}: the case has no mesh (constant/polyMesh/faces). Make one with blockMesh or another mesher first.",
+            where);
     if (is_decomposed && !options.time) require_latest_time(processors);
     std::vector<MeshBlock> blocks, all_names;
     RegionNumbers numbers;
@@ -258,8 +258,7 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
             read.blocks = reader.read();
             read.num_points = reader.num_points();
             read.all_names = reader.block_names();
-            std::vector<std::int64_t> ids(read.num_points);
-            std::iota(ids.begin(), ids.end(), 0);
+            auto ids = numbers_from<std::int64_t>(0, read.num_points);
             if (with_point_names) reader.name_points(read.blocks, ids);
         }
         for (MeshBlock& block : read.blocks) {
@@ -294,7 +293,7 @@ bool is_foam_case(const std::filesystem::path& path)
 
 std::vector<double> foam_times(const std::filesystem::path& path)
 {
-    if (!fs::exists(path)) throw IoError("read_mesh: " + path.string() + " does not exist. Check the path.");
+    if (!fs::exists(path)) throw IoError("read_mesh: {} does not exist. Check the path.", path.string());
     const fs::path folder = case_folder(path);
     const std::vector<fs::path> processors = processor_folders(folder);
     if (processors.empty()) return values_of(time_folders(folder));

@@ -7,6 +7,7 @@
 #include "io/foam/foam_file.h"
 #include "io/foam/patch_condition.h"
 #include "io/vtk/vtk_xml_reader.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 
@@ -381,8 +382,7 @@ void FoamRegion::read_fields(Mesh& cells, bool wants_cells)
         if (path.extension() == ".gz") path.replace_extension();
         paths.push_back(path);
     }
-    std::ranges::sort(paths);
-    paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
+    sort_unique(paths);
     for (const fs::path& path : paths)
         if (auto file = FoamFile::open_if_foam(path); file && foam_field_class(file->class_name()).num_components > 0)
             read_field(*file, path.filename().string(), cells, wants_cells);

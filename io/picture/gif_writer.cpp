@@ -75,7 +75,7 @@ private:
     int num_colors_ = 0;
 };
 
-int append(GifFileType* gif, const GifByteType* bytes, int count)
+int add_bytes(GifFileType* gif, const GifByteType* bytes, int count)
 {
     static_cast<std::string*>(gif->UserData)
         ->append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(count));
@@ -97,7 +97,7 @@ std::string gif_of(std::span<const Image> frames, int hundredths)
         if (!is_good) throw Error("giflib could not write the pictures.");
     };
     const auto close = [](GifFileType* gif) { EGifCloseFile(gif, nullptr); };
-    std::unique_ptr<GifFileType, decltype(close)> gif(EGifOpen(&bytes, append, &error), close);
+    std::unique_ptr<GifFileType, decltype(close)> gif(EGifOpen(&bytes, add_bytes, &error), close);
     require(gif != nullptr);
     EGifSetGifVersion(gif.get(), true);
     const Palette palette(frames);

@@ -8,6 +8,7 @@
 #include "io/picture/png_writer.h"
 #include "io/picture/rasterizer.h"
 #include "partition/error.h"
+#include "partition/mesh/vector_algebra.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -22,8 +23,6 @@
 namespace meshard {
 
 namespace {
-
-using Vector = std::array<double, 3>;
 
 constexpr std::array<std::pair<std::string_view, View>, 4> view_names{
     {{"iso", View::Iso}, {"side", View::Side}, {"front", View::Front}, {"top", View::Top}}};
@@ -44,36 +43,21 @@ Paper paper_of(Theme theme)
                                 : Paper{{1, 1, 1}, {0.12F, 0.12F, 0.12F}};
 }
 
-double dot(const Vector& a, const Vector& b)
+Vector3 normalized(const Vector3& a)
 {
-    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
-}
-
-Vector cross(const Vector& a, const Vector& b)
-{
-    return {a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]};
-}
-
-Vector minus(const Vector& a, const Vector& b)
-{
-    return {a[0] - b[0], a[1] - b[1], a[2] - b[2]};
-}
-
-Vector normalized(const Vector& a)
-{
-    const double length = std::sqrt(dot(a, a));
-    return length > 0 ? Vector{a[0] / length, a[1] / length, a[2] / length} : a;
+    const double length = norm(a);
+    return length > 0 ? Vector3{a[0] / length, a[1] / length, a[2] / length} : a;
 }
 
 /// Directions of the picture: to the right, up, and towards the eye.
 struct Camera {
-    Vector right, up, toward;
+    Vector3 right, up, toward;
 };
 
-Camera camera_from(Vector toward, Vector up)
+Camera camera_from(Vector3 toward, Vector3 up)
 {
     toward = normalized(toward);
-    const Vector right = normalized(cross(up, toward));
+    const Vector3 right = normalized(cross(up, toward));
     return {right, cross(toward, right), toward};
 }
 
@@ -128,9 +112,8 @@ const DataArray& find_color_array(const Mesh& mesh, const std::string& name, boo
             names.push_back(array.name());
             list += (list.empty() ? "'" : ", '") + array.name() + "'";
         }
-    throw InvalidInput("render_mesh: there is no cell or point array '" + name + "'. " +
-                       (list.empty() ? "The mesh has none at all." : "There are " + list + ".") +
-                       suggestion(name, names));
+    throw InvalidInput("render_mesh: there is no cell or point array '{}'. {}{}", name,
+                       list.empty() ? "The mesh has none at all." : "There are " + list + ".", suggestion(name, names));
 }
 
 /// Returns the index of a component, or -1 for the magnitude of a vector, or the value itself.
@@ -143,9 +126,9 @@ std::int32_t find_component(const DataArray& array, const std::string& component
         const bool is_axis = array.num_components() <= 3 && component == std::string(1, "xyz"[std::min(i, 2)]);
         if (is_named || is_axis || component == std::to_string(i)) return i;
     }
-    throw InvalidInput(fmt::format(
+    throw InvalidInput(
         "render_mesh: array '{}' has no component '{}'; it has {}, numbered from 0 (x, y, z for up to three).",
-        array.name(), component, array.num_components()));
+        array.name(), component, array.num_components());
 }
 
 std::vector<double> color_values(const DataArray& array, std::int32_t component)
@@ -174,7 +157,7 @@ std::vector<double> values_of_points(const Mesh& mesh, const std::vector<double>
 /// Content to draw of a piece: triangles, or the points of a mesh that has no surface; and the values for the colours,
 /// one for each cell or for each point (dots: for each point).
 struct Scene {
-    std::vector<Vector> points;
+    std::vector<Vector3> points;
     std::vector<SurfaceTriangle> triangles;
     std::vector<bool> is_drawn;  // for each point
     std::vector<double> values;
@@ -198,7 +181,7 @@ Scene make_scene(const Mesh& mesh, const RenderOptions& options)
     if (options.color_by.empty()) return scene;
     const DataArray& array = find_color_array(mesh, options.color_by, scene.values_on_cells);
     if (array.type() == ScalarType::String)
-        throw InvalidInput("render_mesh: array '" + array.name() + "' holds strings, which have no colours.");
+        throw InvalidInput("render_mesh: array '{}' holds strings, which have no colours.", array.name());
     scene.values = color_values(array, find_component(array, options.component));
     if (scene.values_on_cells && scene.triangles.empty()) {
         scene.values = values_of_points(mesh, scene.values);
@@ -268,7 +251,7 @@ Coloring make_coloring(const PictureGlance& glance, const RenderOptions& options
 }
 
 /// The position of a point as seen by the camera, before it is scaled to the picture: to the right, down, away.
-Vector seen_at(const Vector& point, const Camera& camera)
+Vector3 seen_at(const Vector3& point, const Camera& camera)
 {
     return {dot(point, camera.right), -dot(point, camera.up), -dot(point, camera.toward)};
 }
@@ -298,7 +281,7 @@ PictureGlance glance_at(const Scene& scene, const RenderOptions& options)
     }
     for (const SurfaceTriangle& triangle : scene.triangles) {
         const auto& [a, b, c] = triangle.points;
-        const Vector normal = cross(minus(scene.points[b], scene.points[a]), minus(scene.points[c], scene.points[a]));
+        const Vector3 normal = cross(scene.points[b] - scene.points[a], scene.points[c] - scene.points[a]);
         if (!std::isfinite(dot(normal, normal))) continue;
         for (int side = 0; side < 2; ++side) numbers.shown[side] += std::max(0.0, dot(normal, cameras[side].toward));
     }
@@ -310,9 +293,9 @@ struct Projection {
     Camera camera;
     double scale = 1;
     // Centre of the visible content, and the position of that centre in the picture, at depth 0.
-    Vector middle{}, center{};
+    Vector3 middle{}, center{};
 
-    ScreenPoint operator()(const Vector& point) const
+    ScreenPoint operator()(const Vector3& point) const
     {
         const auto at = seen_at(point, camera);
         const auto placed = [&](int k) { return static_cast<float>(center[k] + (at[k] - middle[k]) * scale); };
@@ -340,14 +323,13 @@ Projection make_projection(const PictureGlance::Numbers& numbers, const RenderOp
 void draw_scene(Rasterizer& rasterizer, const Scene& scene, const Projection& project, const Coloring& coloring)
 {
     const Camera& camera = project.camera;
-    const Vector light = normalized({camera.toward[0] + 0.5 * camera.up[0] - 0.35 * camera.right[0],
-                                     camera.toward[1] + 0.5 * camera.up[1] - 0.35 * camera.right[1],
-                                     camera.toward[2] + 0.5 * camera.up[2] - 0.35 * camera.right[2]});
+    const Vector3 light = normalized({camera.toward[0] + 0.5 * camera.up[0] - 0.35 * camera.right[0],
+                                      camera.toward[1] + 0.5 * camera.up[1] - 0.35 * camera.right[1],
+                                      camera.toward[2] + 0.5 * camera.up[2] - 0.35 * camera.right[2]});
     for (const SurfaceTriangle& triangle : scene.triangles) {
         const auto& [i, j, k] = triangle.points;
         if (!scene.is_drawn[i] || !scene.is_drawn[j] || !scene.is_drawn[k]) continue;
-        const Vector normal =
-            normalized(cross(minus(scene.points[j], scene.points[i]), minus(scene.points[k], scene.points[i])));
+        const Vector3 normal = normalized(cross(scene.points[j] - scene.points[i], scene.points[k] - scene.points[i]));
         const auto shade = static_cast<float>(0.6 + 0.4 * std::abs(dot(normal, light)));  // both sides are lit
         std::array<ScreenPoint, 3> corners{project(scene.points[i]), project(scene.points[j]),
                                            project(scene.points[k])};
@@ -466,7 +448,7 @@ View view_from_name(std::string_view name)
 {
     for (const auto& [known, view] : view_names)
         if (known == name) return view;
-    throw InvalidInput("render_mesh: unknown view '" + std::string(name) + "'; known are iso, side, front and top.");
+    throw InvalidInput("render_mesh: unknown view '{}'; known are iso, side, front and top.", name);
 }
 
 void PictureGlance::join(const Numbers& others)
@@ -541,13 +523,11 @@ PicturePainter::PicturePainter(RenderOptions options) : options_(std::move(optio
 {
     for (const std::int32_t size : {options_.width, options_.height})
         if (size < 64 || size > 16384)
-            throw InvalidInput(
-                fmt::format("render_mesh: a picture of {} x {} pixels; 64 to 16384 are possible each way.",
-                            options_.width, options_.height));
+            throw InvalidInput("render_mesh: a picture of {} x {} pixels; 64 to 16384 are possible each way.",
+                               options_.width, options_.height);
     if (options_.range && !((*options_.range)[0] < (*options_.range)[1]))
-        throw InvalidInput(
-            fmt::format("render_mesh: the colours' range from {:.4g} to {:.4g} is empty; give the lower end first.",
-                        (*options_.range)[0], (*options_.range)[1]));
+        throw InvalidInput("render_mesh: the colours' range from {:.4g} to {:.4g} is empty; give the lower end first.",
+                           (*options_.range)[0], (*options_.range)[1]);
 }
 
 PicturePainter::~PicturePainter() = default;

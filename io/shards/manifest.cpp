@@ -6,7 +6,6 @@
 #include "io/bytes/mapped_file.h"
 #include "partition/error.h"
 
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
@@ -32,9 +31,9 @@ std::int64_t count_at(const Json& json, const char* name, const std::string& whe
 {
     const Json& value = json.at(name);
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() > static_cast<std::uint64_t>(most))
-        throw IoError(fmt::format(
+        throw IoError(
             "{}: {} is {}, expected a whole number from 0 to {}. The manifest is damaged: cut the source again.", where,
-            name, value.dump(), most));
+            name, value.dump(), most);
     return value.get<std::int64_t>();
 }
 
@@ -100,7 +99,7 @@ ScalarType scalar_type_from_name(const std::string& name, const std::string& whe
 {
     for (int i = 0; i <= static_cast<int>(ScalarType::String); ++i)
         if (to_string(static_cast<ScalarType>(i)) == name) return static_cast<ScalarType>(i);
-    throw IoError(where + ": unknown array type '" + name + "'.");
+    throw IoError("{}: unknown array type '{}'.", where, name);
 }
 
 ManifestArray array_from_json(const Json& json, const std::string& where)
@@ -142,7 +141,7 @@ ManifestPart part_from_json(const Json& json, const std::string& where)
     const std::filesystem::path file = part.file;
     bool leaves_folder = file.is_absolute() || file.empty();
     for (const auto& step : file) leaves_folder = leaves_folder || step == "..";
-    if (leaves_folder) throw IoError(where + ": piece '" + part.file + "' is not inside the folder.");
+    if (leaves_folder) throw IoError("{}: piece '{}' is not inside the folder.", where, part.file);
     return part;
 }
 
@@ -150,28 +149,29 @@ ManifestPart part_from_json(const Json& json, const std::string& where)
 /// otherwise
 void require_fitting_parts(const Manifest& manifest, const std::string& where)
 {
-    if (manifest.parts.empty()) throw IoError(where + ": it lists no parts.");
+    if (manifest.parts.empty()) throw IoError("{}: it lists no parts.", where);
     const auto require = [&](const char* noun, std::int64_t stated, std::int64_t ManifestPart::* owned) {
         std::int64_t sum = 0;
         for (const auto& part : manifest.parts) sum += part.*owned;
         if (sum != stated)
-            throw IoError(fmt::format("{}: {} is {}, expected {}, the sum of owned_{} of its parts. The manifest is "
-                                      "damaged: cut the source again.",
-                                      where, noun, stated, sum, noun));
+            throw IoError("{}: {} is {}, expected {}, the sum of owned_{} of its parts. The manifest is "
+                          "damaged: cut the source again.",
+                          where, noun, stated, sum, noun);
     };
     require("cells", manifest.num_cells, &ManifestPart::num_owned_cells);
     require("points", manifest.num_points, &ManifestPart::num_owned_points);
     std::set<std::string_view> files;
     for (const auto& part : manifest.parts)
         if (!files.insert(part.file).second)
-            throw IoError(where + ": two parts have the piece '" + part.file +
-                          "', expected one each. The manifest is damaged: cut the source again.");
+            throw IoError(
+                "{}: two parts have the piece '{}', expected one each. The manifest is damaged: cut the source again.",
+                where, part.file);
 }
 
 Manifest manifest_from_json(const Json& json, const std::string& where)
 {
     if (!json.is_object() || json.value("format", std::string()) != format_name)
-        throw IoError(where + ": expected \"format\": \"" + format_name + "\". It is no manifest of a shards folder.");
+        throw IoError("{}: expected \"format\": \"{}\". It is no manifest of a shards folder.", where, format_name);
     require_version(json, format_version, where + ", a manifest of shards,");
     Manifest manifest;
     manifest.info.source = json.at("source").at("path").get<std::string>();
@@ -183,7 +183,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where)
     manifest.info.quality = quality_from_json(json.at("quality"));
     const auto kind = json.at("kind").get<std::string>();
     if (kind != "surface" && kind != "unstructured")
-        throw IoError(where + ": kind is '" + kind + "', expected surface or unstructured.");
+        throw IoError("{}: kind is '{}', expected surface or unstructured.", where, kind);
     manifest.kind = kind == "surface" ? MeshKind::Surface : MeshKind::Unstructured;
     manifest.num_cells = count_at(json, "cells", where);
     manifest.num_points = count_at(json, "points", where);
@@ -208,16 +208,16 @@ bool is_shards_folder(const std::filesystem::path& dir)
 Manifest read_manifest(const std::filesystem::path& dir)
 {
     if (!std::filesystem::exists(dir))
-        throw IoError("read_manifest: there is no folder " + dir.string() + ". Check the path.");
+        throw IoError("read_manifest: there is no folder {}. Check the path.", dir.string());
     if (!is_shards_folder(dir))
-        throw IoError("read_manifest: " + dir.string() + " is not a shards folder: it has no manifest.json.");
+        throw IoError("read_manifest: {} is not a shards folder: it has no manifest.json.", dir.string());
     const auto path = dir / "manifest.json";
     const std::string where = "read_manifest: " + path.string();
     const auto file = MappedFile::open(path, "read_manifest");
     try {
         return manifest_from_json(Json::parse(file->text()), where);
     } catch (const nlohmann::json::exception& error) {
-        throw IoError(where + " is damaged: " + error.what() + ".");
+        throw IoError("{} is damaged: {}.", where, error.what());
     }
 }
 
@@ -244,8 +244,8 @@ void write_manifest(const std::filesystem::path& dir, const Manifest& manifest)
     try {
         write_file_atomically(dir / "manifest.json", with_hash(json).dump(2) + "\n");
     } catch (const nlohmann::json::exception& error) {
-        throw IoError("write_manifest: " + (dir / "manifest.json").string() +
-                      ": a name or path is not valid UTF-8, which JSON demands (" + error.what() + "). Rename it.");
+        throw IoError("write_manifest: {}: a name or path is not valid UTF-8, which JSON demands ({}). Rename it.",
+                      (dir / "manifest.json").string(), error.what());
     }
 }
 

@@ -3,11 +3,11 @@
 
 #include "io/bytes/atomic_file.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <charconv>
 
 namespace meshard {
@@ -64,10 +64,10 @@ std::vector<std::string> parse_dump_kinds(std::string_view list)
         const std::string kind(list.substr(0, comma));
         list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
         if (kind != "metis" && kind != "foam") {
-            throw InvalidInput("dump has the unknown kind '" + kind + "'; known are metis and foam." +
+            throw InvalidInput("dump has the unknown kind '{}'; known are metis and foam.{}", kind,
                                suggestion(kind, known));
         }
-        if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
+        if (!contains(kinds, kind)) kinds.push_back(kind);
     }
     return kinds;
 }
@@ -103,7 +103,7 @@ std::unique_ptr<PartitionDump::TextOutput> PartitionDump::begin(const std::strin
 
 bool PartitionDump::needs_graph(std::span<const std::string> kinds)
 {
-    return std::ranges::find(kinds, "metis") != kinds.end();
+    return contains(kinds, "metis");
 }
 
 void PartitionDump::add(const Csr& neighbors, std::span<const std::int32_t> owners)

@@ -18,7 +18,7 @@ namespace {
 
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& what)
 {
-    throw IoError("read_partition_file: " + path.string() + " " + what);
+    throw IoError("read_partition_file: {} {}", path.string(), what);
 }
 
 bool is_blank(char c)

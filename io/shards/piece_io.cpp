@@ -4,12 +4,12 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtk_xml_writer.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <sstream>
 #include <string_view>
 #include <tuple>
@@ -42,7 +42,7 @@ void describe_group(std::vector<ManifestArray>& described, const std::string& gr
 {
     for (const DataArray& array : arrays) {
         ManifestArray entry{group, array.name(), array.name(), array.type(), array.num_components(), array.attribute};
-        if (group != "field" && std::ranges::find(own_names, array.name()) != own_names.end()) do
+        if (group != "field" && contains(own_names, array.name())) do
                 entry.stored_as += " of source";
             while (find_array(arrays, entry.stored_as) != nullptr);
         described.push_back(std::move(entry));
@@ -69,7 +69,7 @@ void rename_for_piece(Mesh& mesh)
 std::vector<std::int32_t> owners_of(const IndexMap& map, std::int32_t part)
 {
     std::vector<std::int32_t> owners(map.num_owned, part);
-    owners.insert(owners.end(), map.ghost_owners.begin(), map.ghost_owners.end());
+    append(owners, map.ghost_owners);
     return owners;
 }
 
@@ -94,12 +94,10 @@ Mesh piece_mesh(const Subdomain& subdomain)
     (is_cloud ? mesh.point_data : mesh.cell_data).push_back(DataArray::from(ghost_level, subdomain.ghost_levels));
 
     const auto file_group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
-    std::vector<std::int32_t> cells(mesh.num_cells());
-    std::iota(cells.begin(), cells.end(), 0);
+    auto cells = numbers_from<std::int32_t>(0, mesh.num_cells());
     if (mesh.kind == MeshKind::Unstructured || std::ranges::is_sorted(cells, {}, file_group)) return mesh;
     std::ranges::stable_sort(cells, {}, file_group);
-    std::vector<std::int32_t> points(mesh.num_points());
-    std::iota(points.begin(), points.end(), 0);
+    auto points = numbers_from<std::int32_t>(0, mesh.num_points());
     return extract_mesh(mesh, cells, points);
 }
 
@@ -136,7 +134,7 @@ public:
     }
 
 private:
-    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+    [[noreturn]] void fail(const std::string& what) const { throw IoError("{} {}.", where_, what); }
 
     template <class T>
     std::vector<T> take(std::vector<DataArray>& arrays, const char* name)
@@ -160,17 +158,15 @@ private:
         const std::array<const DataArray*, 3> arrays{find_array(mesh_.cell_data, ghost_type),
                                                      find_array(mesh_.cell_data, owner_id),
                                                      find_array(mesh_.cell_data, cell_ids)};
-        if (std::ranges::find(arrays, nullptr) != arrays.end()) return;  // reported when the arrays are taken
+        if (contains(arrays, nullptr)) return;  // reported when the arrays are taken
         const auto key = [&](std::int32_t cell) {
             const bool is_ghost = arrays[0]->value(cell) != 0;
             return std::tuple(is_ghost, is_ghost ? arrays[1]->value(cell) : 0.0, arrays[2]->value(cell));
         };
-        std::vector<std::int32_t> cells(mesh_.num_cells());
-        std::iota(cells.begin(), cells.end(), 0);
+        auto cells = numbers_from<std::int32_t>(0, mesh_.num_cells());
         if (std::ranges::is_sorted(cells, {}, key)) return;
         std::ranges::stable_sort(cells, {}, key);
-        std::vector<std::int32_t> points(mesh_.num_points());
-        std::iota(points.begin(), points.end(), 0);
+        auto points = numbers_from<std::int32_t>(0, mesh_.num_points());
         mesh_ = extract_mesh(mesh_, cells, points);
         std::vector<std::uint8_t> levels;
         for (const std::int32_t cell : cells) levels.push_back(subdomain_.ghost_levels[cell]);

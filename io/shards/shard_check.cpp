@@ -6,6 +6,7 @@
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
 #include "partition/ghosts/ghost_layer.h"
+#include "partition/lists.h"
 #include "partition/mesh/mesh_graph.h"
 
 #include <fmt/core.h>
@@ -249,8 +250,7 @@ private:
         for (const std::int64_t cell : subdomain.cells.global_ids)
             for (const std::int32_t point : merged.cells.row(cell))
                 if (point_owners_.owners[point] != subdomain.part) wanted.push_back(point);
-        std::ranges::sort(wanted);
-        wanted.erase(std::ranges::unique(wanted).begin(), wanted.end());
+        sort_unique(wanted);
         std::ranges::sort(found);
         if (wanted != found)
             add(Ghosts,
@@ -287,8 +287,7 @@ std::vector<ShardPromise> test_shards(const std::filesystem::path& dir)
 std::vector<std::string> check_shards(const std::filesystem::path& dir)
 {
     std::vector<std::string> faults;
-    for (const ShardPromise& promise : test_shards(dir))
-        faults.insert(faults.end(), promise.faults.begin(), promise.faults.end());
+    for (const ShardPromise& promise : test_shards(dir)) append(faults, promise.faults);
     return faults;
 }
 

@@ -63,15 +63,15 @@ PartialFolder::PartialFolder(const std::filesystem::path& dir) : final_(std::fil
     final_ = std::filesystem::weakly_canonical(final_.parent_path()) / final_.filename();
     if (final_.filename() == ".." || final_.filename() == ".") final_ = std::filesystem::weakly_canonical(final_);
     if (std::filesystem::exists(std::filesystem::symlink_status(final_, error)))
-        throw IoError("save_subdomains: " + dir.string() + " exists; choose another name or remove it first.");
+        throw IoError("save_subdomains: {} exists; choose another name or remove it first.", dir.string());
     partial_ = final_;
     partial_ += fmt::format(".partial-{}", ::getpid());
     above_.emplace(final_);
     std::filesystem::remove_all(partial_, error);
     std::filesystem::create_directory(partial_, error);
     if (error)
-        throw IoError("save_subdomains: cannot create the folder " + dir.string() + ": " + error.message() +
-                      ". Choose a place that you may write to.");
+        throw IoError("save_subdomains: cannot create the folder {}: {}. Choose a place that you may write to.",
+                      dir.string(), error.message());
 }
 
 PartialFolder::~PartialFolder()
@@ -88,13 +88,13 @@ void PartialFolder::commit()
     const int descriptor = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const bool is_on_disk = descriptor >= 0 && ::syncfs(descriptor) == 0;
     if (descriptor >= 0) ::close(descriptor);
-    if (!is_on_disk) throw IoError("save_subdomains: cannot sync " + final_.string() + " to disk.");
+    if (!is_on_disk) throw IoError("save_subdomains: cannot sync {} to disk.", final_.string());
     const bool was_free = !std::filesystem::exists(final_, error);
     if (was_free) std::filesystem::rename(partial_, final_, error);
     if (!was_free || error == std::errc::directory_not_empty || error == std::errc::file_exists)
-        throw IoError("save_subdomains: " + final_.string() +
-                      " has come to exist meanwhile, made by another program; choose another name.");
-    if (error) throw IoError("save_subdomains: cannot create " + final_.string() + ": " + error.message() + ".");
+        throw IoError("save_subdomains: {} has come to exist meanwhile, made by another program; choose another name.",
+                      final_.string());
+    if (error) throw IoError("save_subdomains: cannot create {}: {}.", final_.string(), error.message());
     is_committed_ = true;
 }
 
@@ -105,8 +105,8 @@ WrittenShard write_shard(const std::filesystem::path& folder, const Subdomain& s
     std::error_code error;
     std::filesystem::create_directory(path.parent_path(), error);
     if (error)
-        throw IoError("save_subdomains: cannot create the folder " + path.parent_path().string() + ": " +
-                      error.message() + ".");
+        throw IoError("save_subdomains: cannot create the folder {}: {}.", path.parent_path().string(),
+                      error.message());
     write_piece(path, subdomain, {.compression = compression, .sync = false});
     return {{.file = name,
              .num_owned_cells = subdomain.cells.num_owned,

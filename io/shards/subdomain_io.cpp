@@ -40,24 +40,22 @@ void require_parts_of_one_mesh(std::span<const Subdomain> subdomains)
         const Subdomain& subdomain = subdomains[i];
         if (subdomain.part != static_cast<std::int32_t>(i) ||
             subdomain.num_parts != static_cast<std::int32_t>(subdomains.size()))
-            throw InvalidInput(
-                fmt::format("save_subdomains: subdomain {} of {} says it is part {} of {}. Pass all parts in order.", i,
-                            subdomains.size(), subdomain.part, subdomain.num_parts));
+            throw InvalidInput("save_subdomains: subdomain {} of {} says it is part {} of {}. Pass all parts in order.",
+                               i, subdomains.size(), subdomain.part, subdomain.num_parts);
         if (subdomain.cells.num_global != first.cells.num_global ||
             subdomain.points.num_global != first.points.num_global || subdomain.mesh.kind != first.mesh.kind ||
             subdomain.num_ghost_layers != first.num_ghost_layers)
-            throw InvalidInput(fmt::format("save_subdomains: subdomain {} is of another mesh than subdomain 0.", i));
+            throw InvalidInput("save_subdomains: subdomain {} is of another mesh than subdomain 0.", i);
         num_cells += subdomain.cells.num_owned;
         num_points += subdomain.points.num_owned;
         if (const auto own = array_texts(subdomain.mesh), wanted = array_texts(first.mesh); own != wanted)
-            throw InvalidInput(fmt::format(
-                "save_subdomains: subdomain {} has other arrays than subdomain 0: {} beside {}.", i, own, wanted));
+            throw InvalidInput("save_subdomains: subdomain {} has other arrays than subdomain 0: {} beside {}.", i, own,
+                               wanted);
     }
     if (num_cells != first.cells.num_global || num_points != first.points.num_global)
-        throw InvalidInput(
-            fmt::format("save_subdomains: the subdomains own {} cells and {} points, and their mesh has {} "
-                        "and {}. Pass each part once.",
-                        num_cells, num_points, first.cells.num_global, first.points.num_global));
+        throw InvalidInput("save_subdomains: the subdomains own {} cells and {} points, and their mesh has {} "
+                           "and {}. Pass each part once.",
+                           num_cells, num_points, first.cells.num_global, first.points.num_global);
 }
 
 }  // namespace
@@ -83,11 +81,12 @@ void require_written_piece(const std::filesystem::path& dir, const ManifestPart&
     std::error_code error;
     const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
     if (!error && size != part.num_bytes)
-        throw IoError(fmt::format("load_subdomain: {} has {} bytes, the manifest says {}. Cut the source again.",
-                                  path.string(), size, part.num_bytes));
+        throw IoError("load_subdomain: {} has {} bytes, the manifest says {}. Cut the source again.", path.string(),
+                      size, part.num_bytes);
     if (const std::string hash = hash_file(path); hash != part.hash)
-        throw IoError("load_subdomain: " + path.string() + " has the hash " + hash + ", the manifest says " +
-                      part.hash + ": its content was changed. Cut the source again.");
+        throw IoError(
+            "load_subdomain: {} has the hash {}, the manifest says {}: its content was changed. Cut the source again.",
+            path.string(), hash, part.hash);
 }
 
 Subdomain load_subdomain(const std::filesystem::path& dir, std::int32_t part, PieceCheck check)
@@ -99,8 +98,8 @@ Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manif
                          PieceCheck check)
 {
     if (part < 0 || part >= manifest.num_parts())
-        throw InvalidInput(fmt::format("load_subdomain: {} has the parts 0 to {}, not {}.", dir.string(),
-                                       manifest.num_parts() - 1, part));
+        throw InvalidInput("load_subdomain: {} has the parts 0 to {}, not {}.", dir.string(), manifest.num_parts() - 1,
+                           part);
     const ManifestPart& expected = manifest.parts[part];
     const auto path = dir / expected.file;
     // A second thread hashes the piece while this one reads it: both need the bytes in memory, and reading takes
@@ -117,8 +116,7 @@ Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manif
     if (compared.valid()) compared.get();
     const auto require = [&](const char* what, std::int64_t found, std::int64_t count) {
         if (found != count)
-            throw IoError(
-                fmt::format("load_subdomain: {} has {} {}, the manifest says {}.", path.string(), found, what, count));
+            throw IoError("load_subdomain: {} has {} {}, the manifest says {}.", path.string(), found, what, count);
     };
     require("owned cells", subdomain.cells.num_owned, expected.num_owned_cells);
     require("ghost cells", subdomain.cells.num_ghosts(), expected.num_ghost_cells);

@@ -78,7 +78,7 @@ public:
     const std::vector<std::string>& warnings() const { return warnings_; }
 
 private:
-    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+    [[noreturn]] void fail(const std::string& what) const { throw IoError("{} {}.", where_, what); }
 
     void read_header()
     {

@@ -82,7 +82,7 @@ private:
                               options);
     }
 
-    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+    [[noreturn]] void fail(const std::string& what) const { throw IoError("{} {}.", where_, what); }
 
     std::string_view text() const { return without_byte_order_mark(file_->text()); }
 

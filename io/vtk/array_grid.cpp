@@ -4,6 +4,7 @@
 #include "io/bytes/time_choice.h"
 #include "io/zarr/zarr_array.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -31,14 +32,14 @@ constexpr std::size_t kLeastDirections = 2, kMostDirections = 3;
 bool is_of_components(const std::string& name)
 {
     constexpr std::array<std::string_view, 5> kNames{"component", "components", "channel", "channels", "c"};
-    return std::ranges::find(kNames, name) != kNames.end();
+    return contains(kNames, name);
 }
 
 constexpr std::array<std::string_view, 5> kTimes{"time", "times", "t", "step", "valid_time"};
 
 bool is_of_time(const std::string& name)
 {
-    return std::ranges::find(kTimes, name) != kTimes.end();
+    return contains(kTimes, name);
 }
 
 template <class T>
@@ -164,9 +165,8 @@ void ArrayGridFile::read_values(const std::string& name, const std::vector<std::
             for (auto& value : missing) value = static_cast<float>(value);
         std::ranges::transform(from, to.begin(), [&](From number) {
             const auto value = static_cast<double>(number);
-            return std::ranges::find(missing, value) != missing.end()
-                       ? std::numeric_limits<To>::quiet_NaN()
-                       : static_cast<To>(packing.scale * value + packing.offset);
+            return contains(missing, value) ? std::numeric_limits<To>::quiet_NaN()
+                                            : static_cast<To>(packing.scale * value + packing.offset);
         });
     };
     with_scalar_type(type, [&]<class From>() {
@@ -197,8 +197,8 @@ void ArrayGridFile::choose_step(std::optional<double> time)
         const auto before = std::max<std::int64_t>(next - 1, 0);
         const auto found = index_of_time(std::array{time_of(before), time_of(next)}, *time);
         if (!found)
-            throw IoError(fmt::format("{}: it has no step at that time; its times are {} to {}.", where_, time_of(0),
-                                      time_of(last)));
+            throw IoError("{}: it has no step at that time; its times are {} to {}.", where_, time_of(0),
+                          time_of(last));
         step_ = found == 0 ? before : next;
     }
     auto& value = grid_.field_data.emplace_back(DataArray::from("TimeValue", std::vector{time_of(step_)}));
@@ -207,7 +207,7 @@ void ArrayGridFile::choose_step(std::optional<double> time)
 
 std::vector<double> ArrayGridFile::times() const
 {
-    if (!times_ && !without_times_.empty()) throw IoError(where_ + ": " + without_times_);
+    if (!times_ && !without_times_.empty()) throw IoError("{}: {}", where_, without_times_);
     if (!times_) return {};
     const auto& [name, array] = *times_;
     DataArray values(name, array.type, array.shape.front());
@@ -215,10 +215,9 @@ std::vector<double> ArrayGridFile::times() const
     auto times = values.to_doubles();
     for (std::size_t i = 0; i < times.size(); ++i)
         if (!std::isfinite(times[i]) || (i > 0 && times[i] <= times[i - 1]))
-            throw IoError(fmt::format("{}: the array '{}' has the time {} at step {}, counted from 0{}. Sort the steps "
-                                      "by finite times, each later than the one before it.",
-                                      where_, name, times[i], i,
-                                      i > 0 ? fmt::format(", and {} before it", times[i - 1]) : ""));
+            throw IoError("{}: the array '{}' has the time {} at step {}, counted from 0{}. Sort the steps "
+                          "by finite times, each later than the one before it.",
+                          where_, name, times[i], i, i > 0 ? fmt::format(", and {} before it", times[i - 1]) : "");
     return times;
 }
 
@@ -249,11 +248,11 @@ void ArrayGridFile::declare(std::map<std::string, ShapedArray> arrays, bool of_c
         }
     }
     if (!best)
-        throw IoError(fmt::format(
-            "{} has no array of two or three dimensions beside time, which would be a grid. {}", where_,
-            grid_.left_out.empty() ? "Write the arrays as (y, x), (z, y, x) or (time, y, x)."
-                                   : fmt::format("Of its {} arrays '{}' {}", arrays.size() + grid_.left_out.size(),
-                                                 grid_.left_out.begin()->first, grid_.left_out.begin()->second)));
+        throw IoError("{} has no array of two or three dimensions beside time, which would be a grid. {}", where_,
+                      grid_.left_out.empty()
+                          ? "Write the arrays as (y, x), (z, y, x) or (time, y, x)."
+                          : fmt::format("Of its {} arrays '{}' {}", arrays.size() + grid_.left_out.size(),
+                                        grid_.left_out.begin()->first, grid_.left_out.begin()->second));
     num_directions_ = best->counts.size();
     for (std::size_t i = 0; i < num_directions_; ++i) {
         const auto count = best->counts[num_directions_ - 1 - i];
@@ -265,8 +264,7 @@ void ArrayGridFile::declare(std::map<std::string, ShapedArray> arrays, bool of_c
             const auto num_components = components == Components::None   ? 1
                                         : components == Components::Last ? array.shape.back()
                                                                          : array.shape.front();
-            (of_cells ? grid_.cell_data : grid_.point_data)
-                .emplace_back(name, array.type, 0, static_cast<std::int32_t>(num_components));
+            arrays_at(grid_, of_cells).emplace_back(name, array.type, 0, static_cast<std::int32_t>(num_components));
             continue;
         }
         if (array.shape.size() == 1 && is_coordinate(name, *best)) continue;
@@ -387,8 +385,8 @@ public:
             declare(std::move(arrays), of_cells, time);
             read_head(head, of_cells);
         } catch (const nlohmann::json::exception& wrong) {
-            throw IoError(fmt::format("{}: zarr.json has a damaged attribute {} ({}). Copy or write it again.", where_,
-                                      kGridAttribute, wrong.what()));
+            throw IoError("{}: zarr.json has a damaged attribute {} ({}). Copy or write it again.", where_,
+                          kGridAttribute, wrong.what());
         }
     }
 
@@ -402,9 +400,9 @@ private:
         head.at("spacing").get_to(grid_.spacing);
         head.at("direction").get_to(grid_.direction);
         if (const auto expected = whole_box(grid_, of_cells).count; extents != expected)
-            throw IoError(fmt::format("{}: zarr.json has a grid of {}, and its arrays have {}, x first. Copy or write "
-                                      "it again.",
-                                      where_, fmt::join(expected, " x "), fmt::join(extents, " x ")));
+            throw IoError("{}: zarr.json has a grid of {}, and its arrays have {}, x first. Copy or write "
+                          "it again.",
+                          where_, fmt::join(expected, " x "), fmt::join(extents, " x "));
     }
 
     void read_box(const std::string& name, const std::vector<std::int64_t>& first,

@@ -72,7 +72,7 @@ void EncodedArray::read_block_sizes()
 
 void EncodedArray::fail(const std::string& what) const
 {
-    throw IoError(where_ + " " + what + ".");
+    throw IoError("{} {}.", where_, what);
 }
 
 std::vector<std::uint64_t> EncodedArray::words(std::uint64_t first, std::uint64_t count)

@@ -198,8 +198,8 @@ public:
                                                      "files. Copy or export the whole case again.") const
     {
         const auto line = 1 + std::ranges::count(text_.substr(0, place_), '\n');
-        throw IoError(fmt::format("read_mesh: {}, {} {}: expected {}, found {}. {}", path_,
-                                  is_binary_ ? "byte" : "line", is_binary_ ? place_ : line, expected, found, remedy));
+        throw IoError("read_mesh: {}, {} {}: expected {}, found {}. {}", path_, is_binary_ ? "byte" : "line",
+                      is_binary_ ? place_ : line, expected, found, remedy);
     }
 
 private:

@@ -11,6 +11,7 @@
 #include "io/vtk/vtkhdf.h"
 #include "io/vtk/xml_outline.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -315,13 +316,13 @@ void for_each_run(const GridBox& box, const GridBox& a, const GridBox& b,
 bool is_grid_file(const std::filesystem::path& path)
 {
     constexpr std::array<std::string_view, 4> kImages{".vti", ".pvti", ".vtkhdf", ".hdf"};
-    return is_array_file(path) || std::ranges::find(kImages, lower_extension(path)) != kImages.end();
+    return is_array_file(path) || contains(kImages, lower_extension(path));
 }
 
 bool is_array_file(const std::filesystem::path& path)
 {
     constexpr std::array<std::string_view, 6> kArrays{".vtr", ".pvtr", ".h5", ".hdf5", ".nc", ".zarr"};
-    return std::ranges::find(kArrays, lower_extension(path)) != kArrays.end();
+    return contains(kArrays, lower_extension(path));
 }
 
 std::unique_ptr<GridFile> GridFile::open(const std::filesystem::path& path, std::optional<double> time)
@@ -339,8 +340,8 @@ ImageGrid read_whole_grid(const std::filesystem::path& path, std::optional<doubl
     auto grid = file->grid();
     if (const auto num_points = whole_box(grid, false).num_rows();
         num_points > std::numeric_limits<std::int32_t>::max())
-        throw IoError(fmt::format("read_mesh: {}: the grid has {} points; a mesh has at most 2147483647.",
-                                  path.string(), num_points));
+        throw IoError("read_mesh: {}: the grid has {} points; a mesh has at most 2147483647.", path.string(),
+                      num_points);
     for (auto* arrays : {&grid.point_data, &grid.cell_data}) {
         const bool of_cells = arrays == &grid.cell_data;
         for (auto& array : *arrays) {
@@ -357,13 +358,12 @@ ImageGrid read_whole_grid(const std::filesystem::path& path, std::optional<doubl
 
 DataArray GridFile::values_for(const std::string& name, bool of_cells, const GridBox& box) const
 {
-    const auto& declared =
-        require_array(of_cells ? grid_.cell_data : grid_.point_data, name, where_, of_cells ? "cell" : "point");
+    const auto& declared = require_array(grid_, of_cells, name, where_);
     if (declared.type() == ScalarType::String)
-        throw InvalidInput(where_ + ": the array '" + name + "' holds texts; expected numbers.");
+        throw InvalidInput("{}: the array '{}' holds texts; expected numbers.", where_, name);
     if (declared.num_components() > kMostComponents)
-        throw IoError(fmt::format("{}: the array '{}' has {} components, expected {} at most. The file is damaged.",
-                                  where_, name, declared.num_components(), kMostComponents));
+        throw IoError("{}: the array '{}' has {} components, expected {} at most. The file is damaged.", where_, name,
+                      declared.num_components(), kMostComponents);
     DataArray values(name, declared.type(), box.num_rows(), declared.num_components());
     values.component_names = declared.component_names;
     values.unit = declared.unit;

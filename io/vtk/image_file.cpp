@@ -86,7 +86,7 @@ ImageGrid image_head(const VtkXmlFile& file, const XmlElement& image)
 ImageGrid read_image(const std::filesystem::path& path)
 {
     if (auto grid = read_image_of_one_piece(path)) return std::move(*grid);
-    throw IoError("read_image: " + path.string() + " has several pieces. `meshard convert` makes one of them.");
+    throw IoError("read_image: {} has several pieces. `meshard convert` makes one of them.", path.string());
 }
 
 std::optional<ImageGrid> read_image_of_one_piece(const std::filesystem::path& path)
@@ -111,10 +111,10 @@ std::optional<ImageGrid> read_image_of_one_piece(const std::filesystem::path& pa
 void write_image(const std::filesystem::path& path, const ImageGrid& grid)
 {
     for (const bool of_cells : {false, true}) {
-        for (const auto& array : of_cells ? grid.cell_data : grid.point_data) {
+        for (const auto& array : arrays_at(grid, of_cells)) {
             if (array.type() == ScalarType::String || array.num_rows() == product(grid, of_cells)) continue;
-            throw InvalidInput(fmt::format("write_image: array '{}' of the {} has {} rows, expected {}.", array.name(),
-                                           of_cells ? "cells" : "points", array.num_rows(), product(grid, of_cells)));
+            throw InvalidInput("write_image: array '{}' of the {} has {} rows, expected {}.", array.name(),
+                               of_cells ? "cells" : "points", array.num_rows(), product(grid, of_cells));
         }
     }
     ImageWriter writer(path, grid);
@@ -197,11 +197,11 @@ Mesh image_mesh(const ImageGrid& grid)
         if (grid.num_points[axis] > 1) axes.push_back(axis);
     const auto [nx, ny, nz] = grid.num_points;
     if (axes.size() < 2)
-        throw InvalidInput("image_mesh: a grid of " + joined(std::vector{nx, ny, nz}) +
-                           " points has no cells of two or three directions.");
+        throw InvalidInput("image_mesh: a grid of {} points has no cells of two or three directions.",
+                           joined(std::vector{nx, ny, nz}));
     const auto num_points = product(grid, false);
     if (num_points > std::numeric_limits<std::int32_t>::max())
-        throw InvalidInput(fmt::format("image_mesh: the grid has {} points; 2147483647 are possible.", num_points));
+        throw InvalidInput("image_mesh: the grid has {} points; 2147483647 are possible.", num_points);
 
     Mesh mesh;
     std::vector<double> points;  // single precision cannot tell points of fine grids far from 0 apart

@@ -7,6 +7,7 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_faults.h"
 #include "partition/nearest_name.h"
@@ -66,7 +67,7 @@ MappedMesh::MappedMesh(const std::filesystem::path& path) : where_("read_mesh: "
 
 void MappedMesh::fail(const std::string& what) const
 {
-    throw IoError(where_ + ": " + what + ".");
+    throw IoError("{}: {}.", where_, what);
 }
 
 void MappedMesh::require_mapped(const DataArray& array, const std::string& what) const
@@ -215,8 +216,7 @@ Mesh MappedMesh::cells(std::span<const std::int32_t> cells) const
             std::ranges::find_if(groups_, [&](const Group& g) { return cell < g.first_cell + g.num_cells; });
         push_cell(*group, cell - group->first_cell, cell, mesh);
     }
-    if (!has_polyhedra_ || std::ranges::find(mesh.cell_types, kPolyhedron) == mesh.cell_types.end())
-        mesh.face_streams = Csr{};
+    if (!has_polyhedra_ || !contains(mesh.cell_types, kPolyhedron)) mesh.face_streams = Csr{};
     return mesh;
 }
 
@@ -288,7 +288,7 @@ void MappedMesh::count_touched(const DataArray& array, std::int64_t row) const
     const auto region = reinterpret_cast<std::uintptr_t>(array.bytes().data() +
                                                          row * static_cast<std::int64_t>(size_of(array.type()))) >>
                         16;
-    if (std::ranges::find(last_touched_, region) != last_touched_.end()) return;
+    if (contains(last_touched_, region)) return;
     last_touched_[static_cast<std::size_t>(num_touched_) % last_touched_.size()] = region;
     if (++num_touched_ % most == 0) file_->release_pages();
 }

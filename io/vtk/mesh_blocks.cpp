@@ -32,10 +32,9 @@ DataArray converted(const DataArray& array, ScalarType type, const std::string& 
                 const auto same = static_cast<To>(value);
                 if constexpr (std::is_integral_v<From>) {
                     if (static_cast<long double>(same) != static_cast<long double>(value))
-                        throw IoError(fmt::format("{}: its blocks differ: the array '{}' holds the {} {}, which is no "
-                                                  "{} as in another. Choose the blocks that belong together.",
-                                                  where, array.name(), to_string(array.type()), value,
-                                                  to_string(type)));
+                        throw IoError("{}: its blocks differ: the array '{}' holds the {} {}, which is no "
+                                      "{} as in another. Choose the blocks that belong together.",
+                                      where, array.name(), to_string(array.type()), value, to_string(type));
                 }
                 return same;
             });
@@ -84,10 +83,10 @@ void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group,
             const bool both_text = array.type() == ScalarType::String && model->type() == ScalarType::String;
             if (array.num_components() != model->num_components() ||
                 ((array.type() == ScalarType::String || model->type() == ScalarType::String) && !both_text))
-                throw IoError(fmt::format("{}: its blocks differ: the array '{}' is {} x {} in '{}' and {} x {} in "
-                                          "another. Choose the blocks that belong together.",
-                                          where, array.name(), array.num_components(), to_string(array.type()),
-                                          block.name, model->num_components(), to_string(model->type())));
+                throw IoError("{}: its blocks differ: the array '{}' is {} x {} in '{}' and {} x {} in "
+                              "another. Choose the blocks that belong together.",
+                              where, array.name(), array.num_components(), to_string(array.type()), block.name,
+                              model->num_components(), to_string(model->type()));
             if (array.type() != model->type())
                 *model = converted(*model,
                                    is_floating(array.type()) || is_floating(model->type()) ? ScalarType::Float64
@@ -152,8 +151,8 @@ std::vector<MeshBlock> choose_blocks(std::vector<MeshBlock> blocks, std::span<co
         for (const MeshBlock& block : blocks) names.push_back(block.name);
         std::string list;
         for (std::size_t i = 0; i < names.size() && i < 12; ++i) list += (i == 0 ? "" : ", ") + names[i];
-        throw InvalidInput(where + " has no block '" + wish + "'; there are " + list +
-                           (names.size() > 12 ? ", ..." : "") + "." + suggestion(wish, names));
+        throw InvalidInput("{} has no block '{}'; there are {}{}.{}", where, wish, list,
+                           names.size() > 12 ? ", ..." : "", suggestion(wish, names));
     }
     std::erase_if(blocks, [&](const MeshBlock& block) { return !is_wanted_block(block.name, wanted); });
     return blocks;

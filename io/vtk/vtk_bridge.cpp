@@ -22,6 +22,7 @@
 #include "io/vtk/legacy_text.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <vtkCellArray.h>
@@ -51,7 +52,6 @@
 #include <limits>
 #include <mutex>
 #include <new>
-#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -141,7 +141,7 @@ public:
     }
 
 private:
-    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+    [[noreturn]] void fail(const std::string& what) const { throw IoError("{} {}.", where_, what); }
 
     static ScalarType scalar_type(int vtk_type, bool& known)
     {
@@ -280,7 +280,7 @@ private:
         const vtkIdType num_cells = data.GetNumberOfCells();
         for (vtkIdType i = 0; i < num_cells; ++i)
             mesh.cell_types.push_back(static_cast<std::uint8_t>(data.GetCellType(i)));
-        const bool has_polyhedra = std::ranges::find(mesh.cell_types, VTK_POLYHEDRON) != mesh.cell_types.end();
+        const bool has_polyhedra = contains(mesh.cell_types, VTK_POLYHEDRON);
         vtkNew<vtkIdList> points;
         for (vtkIdType i = 0; i < num_cells; ++i) {
             data.GetCells()->GetCellAtId(i, points);
@@ -304,7 +304,7 @@ Mesh validated(Mesh mesh, const std::string& where)
     try {
         mesh.validate();
     } catch (const InvalidInput& error) {
-        throw IoError(where + " is damaged: " + error.what());
+        throw IoError("{} is damaged: {}", where, error.what());
     }
     return mesh;
 }
@@ -318,12 +318,12 @@ void read_by_vtk(const std::string& where, const Read& read)
     try {
         errors = read();
     } catch (const std::bad_alloc&) {
-        throw IoError(where + " announces more data than fits into memory. It is truncated or damaged.");
+        throw IoError("{} announces more data than fits into memory. It is truncated or damaged.", where);
     } catch (const std::length_error&) {
-        throw IoError(where + " announces more data than can be. It is truncated or damaged.");
+        throw IoError("{} announces more data than can be. It is truncated or damaged.", where);
     }
     if (!errors.empty())
-        throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
+        throw IoError("{} cannot be read; VTK says: {}. It is truncated or damaged.", where, essence(errors));
 }
 
 template <class Reader>
@@ -336,7 +336,7 @@ Mesh converted_by_vtk(Reader& reader, const std::string& where)
         object = reader.GetOutput();
         return messages.errors();
     });
-    if (object == nullptr) throw IoError(where + " holds no data set that VTK knows.");
+    if (object == nullptr) throw IoError("{} holds no data set that VTK knows.", where);
     return validated(VtkConverter(where).convert(*object), where);
 }
 
@@ -383,9 +383,9 @@ void require_times_apart(std::string_view text, const std::string& where)
         std::optional<double> before;
         for (auto time = words.number<double>(); time; before = std::exchange(time, words.number<double>()))
             if (before && *before != *time && static_cast<float>(*before) == static_cast<float>(*time))
-                throw IoError(fmt::format("{}: its times {} and {} are one number in single precision, in which VTK "
-                                          "reads them. Write times that begin near 0.",
-                                          where, *before, *time));
+                throw IoError("{}: its times {} and {} are one number in single precision, in which VTK "
+                              "reads them. Write times that begin near 0.",
+                              where, *before, *time);
     }
 }
 
@@ -396,13 +396,13 @@ void require_beginning(CompositeFormat format, const std::filesystem::path& path
     const std::string_view text = file->text();
     const bool is_hdf5 = text.starts_with("\x89HDF\r\n");
     if (format == CompositeFormat::Exodus && !is_hdf5 && !text.starts_with("CDF"))
-        throw IoError(where + " begins neither as netCDF nor as HDF5: it is no Exodus file. Is the extension right?");
+        throw IoError("{} begins neither as netCDF nor as HDF5: it is no Exodus file. Is the extension right?", where);
     if (format == CompositeFormat::Cgns && !is_hdf5 &&
         text.substr(0, 64).find("ADF Database") == std::string_view::npos)
-        throw IoError(where + " begins neither as HDF5 nor as ADF: it is no CGNS file. Is the extension right?");
+        throw IoError("{} begins neither as HDF5 nor as ADF: it is no CGNS file. Is the extension right?", where);
     if (format != CompositeFormat::EnSight) return;
     if (text.find("FORMAT") == std::string_view::npos)
-        throw IoError(where + " has no section FORMAT: it is no EnSight case file. Is the extension right?");
+        throw IoError("{} has no section FORMAT: it is no EnSight case file. Is the extension right?", where);
     require_times_apart(text, where);
 }
 
@@ -580,13 +580,12 @@ std::optional<double> chosen_time(const std::vector<double>& times, std::optiona
                                   const std::string& where)
 {
     if (times.empty()) {
-        if (wanted) throw IoError(where + " has no times to choose from.");
+        if (wanted) throw IoError("{} has no times to choose from.", where);
         return std::nullopt;
     }
     if (!wanted) return times.back();
     if (const auto found = index_of_time(times, *wanted)) return times[*found];
-    throw IoError(fmt::format("{} has no such time; its {} times are {} to {}.", where, times.size(), times.front(),
-                              times.back()));
+    throw IoError("{} has no such time; its {} times are {} to {}.", where, times.size(), times.front(), times.back());
 }
 
 /// Rows of characters end in 0; VTK 9.1 does not initialise the rest.
@@ -631,10 +630,8 @@ void collect_blocks(vtkDataObject& data, const std::string& name, const std::str
 Mesh without_other_points(const Mesh& block)
 {
     auto points = block.cells.indices;
-    std::ranges::sort(points);
-    points.erase(std::unique(points.begin(), points.end()), points.end());
-    std::vector<std::int32_t> cells(block.num_cells());
-    std::iota(cells.begin(), cells.end(), 0);
+    sort_unique(points);
+    auto cells = numbers_from<std::int32_t>(0, block.num_cells());
     return extract_mesh(block, cells, points);
 }
 
@@ -650,8 +647,8 @@ Mesh read_with_vtk(const std::filesystem::path& path)
     const auto file = MappedFile::open(path, "read_mesh");
     const std::string_view text = without_byte_order_mark(file->text());
     if (!text.starts_with("# vtk DataFile"))
-        throw IoError(where +
-                      " does not begin with '# vtk DataFile': it is no legacy VTK file. Is the extension right?");
+        throw IoError("{} does not begin with '# vtk DataFile': it is no legacy VTK file. Is the extension right?",
+                      where);
     // VTK's reader stops at NaN, and what it takes the rest for may crash it.
     if (LegacyText::may_be_needed(text)) {
         for (int attempt = 0; attempt < LegacyText::most_attempts; ++attempt) {
@@ -703,7 +700,7 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
                 options.warnings->push_back(path.string() + ": VTK says: " + essence(text));
         if (errors.empty()) {
             auto* data = reader->GetOutputDataObject(0);
-            if (data == nullptr) throw IoError(where + " holds no data set that VTK knows.");
+            if (data == nullptr) throw IoError("{} holds no data set that VTK knows.", where);
             collect_blocks(*data, "", where, blocks);
             if (format == CompositeFormat::Exodus) {
                 std::erase_if(blocks, [](const MeshBlock& block) { return block.mesh.num_cells() == 0; });
@@ -712,7 +709,7 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
         }
         return errors;
     });
-    if (blocks.empty()) throw IoError(where + " holds no mesh.");
+    if (blocks.empty()) throw IoError("{} holds no mesh.", where);
     for (MeshBlock& block : blocks)
         for (DataArray& array : block.mesh.field_data)
             if (array.name() == "QA_Records" || array.name() == "Info_Records") clear_after_text(array);
@@ -757,9 +754,9 @@ std::vector<double> times_with_vtk(const std::filesystem::path& path)
 
 std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, const ReadOptions&)
 {
-    throw IoError("read_mesh: " + path.string() +
-                  " needs VTK's readers of CGNS, EnSight and Exodus, and this build has none. "
-                  "Convert it to .vtu in ParaView.");
+    throw IoError("read_mesh: {} needs VTK's readers of CGNS, EnSight and Exodus, and this build has none. "
+                  "Convert it to .vtu in ParaView.",
+                  path.string());
 }
 
 #endif

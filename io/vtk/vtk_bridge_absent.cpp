@@ -6,10 +6,11 @@ namespace meshard {
 
 Mesh read_with_vtk(const std::filesystem::path& path)
 {
-    throw IoError("read_mesh: " + path.string() +
-                  " needs VTK, and this build has none, as no wheel has. Convert the file to .vtu or .vtp, "
-                  "uncompressed or with zlib, in ParaView or by "
-                  "`meshio convert`, or build meshard from source with -DMESHARD_WITH_VTK=ON.");
+    throw IoError(
+        "read_mesh: {} needs VTK, and this build has none, as no wheel has. Convert the file to .vtu or .vtp, "
+        "uncompressed or with zlib, in ParaView or by "
+        "`meshio convert`, or build meshard from source with -DMESHARD_WITH_VTK=ON.",
+        path.string());
 }
 
 std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, const ReadOptions&)

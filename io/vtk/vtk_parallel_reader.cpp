@@ -8,6 +8,7 @@
 #include "io/vtk/vtk_bridge.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -15,7 +16,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -68,9 +68,9 @@ std::vector<std::int32_t> choose_cells(const Mesh& mesh, const std::string& wher
     std::ranges::stable_sort(cells, {}, key);
     const auto twice = std::ranges::adjacent_find(cells, {}, key);
     if (twice != cells.end())
-        throw IoError(fmt::format("{}: cell {} of GlobalCellIds is in its pieces twice without being marked as a "
-                                  "duplicate in vtkGhostType. Remove the ids or mark the copies.",
-                                  where, ids[*twice]));
+        throw IoError("{}: cell {} of GlobalCellIds is in its pieces twice without being marked as a "
+                      "duplicate in vtkGhostType. Remove the ids or mark the copies.",
+                      where, ids[*twice]);
     return cells;
 }
 
@@ -117,8 +117,7 @@ std::vector<std::int32_t> choose_points(Mesh& mesh, const std::vector<std::int32
 {
     const auto is_duplicate = duplicates(mesh.point_data, mesh.num_points());
     auto ids = global_ids(mesh.point_data, "GlobalPointIds");
-    std::vector<std::int32_t> rows(mesh.num_points());
-    std::iota(rows.begin(), rows.end(), 0);
+    auto rows = numbers_from<std::int32_t>(0, mesh.num_points());
 
     std::vector<std::int32_t> representative = rows;
     if (!ids.empty()) {

@@ -150,7 +150,7 @@ bool VtkXmlFile::is_of_time_step(const XmlElement& element) const
 
 void VtkXmlFile::fail(const std::string& what) const
 {
-    throw IoError(where_ + ": " + what + ".");
+    throw IoError("{}: {}.", where_, what);
 }
 
 bool VtkXmlFile::is_at_least(int major, int minor) const

@@ -3,6 +3,7 @@
 
 #include "io/vtk/hexahedron_order.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_faults.h"
 
@@ -11,7 +12,6 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 namespace meshard {
@@ -116,7 +116,7 @@ Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const st
             for (const std::int32_t face : cell_faces) {
                 const auto points = faces.row(face);
                 streams.indices.push_back(static_cast<std::int32_t>(points.size()));
-                streams.indices.insert(streams.indices.end(), points.begin(), points.end());
+                append(streams.indices, points);
             }
         }
         streams.offsets.push_back(std::ssize(streams.indices));
@@ -190,7 +190,7 @@ void read_unstructured_cells(const VtkXmlFile& file, const XmlElement& piece, Me
                 file.fail(cell_size_fault(cell, mesh.cell_types[cell], size) + ". The file is damaged");
         }
     });
-    if (std::ranges::find(mesh.cell_types, kPolyhedron) == mesh.cell_types.end()) return;
+    if (!contains(mesh.cell_types, kPolyhedron)) return;
     mesh.face_streams = read_face_streams(file, element, mesh.cell_types, mesh.num_points());
     PolyhedronCheck check;
     for (std::int32_t cell = 0; cell < static_cast<std::int32_t>(num_cells); ++cell)
@@ -271,8 +271,7 @@ void require_same_arrays(const std::vector<DataArray>& a, const std::vector<Data
     for (const auto& [mine, others] : {std::pair(&a, &b), std::pair(&b, &a)})
         for (const DataArray& array : *mine)
             if (!has(*others, array))
-                throw IoError(where + ": its pieces differ: only some have the " + group + " array " + describe(array) +
-                              ".");
+                throw IoError("{}: its pieces differ: only some have the {} array {}.", where, group, describe(array));
 }
 
 void append_csr(Csr& to, const Csr& from, std::int32_t shift)
@@ -295,8 +294,7 @@ DataArray join(std::span<const DataArray* const> arrays)
     DataArray result;
     if (first.type() == ScalarType::String) {
         std::vector<std::string> strings;
-        for (const DataArray* array : arrays)
-            strings.insert(strings.end(), array->strings().begin(), array->strings().end());
+        for (const DataArray* array : arrays) append(strings, array->strings());
         result = DataArray::from_strings(first.name(), std::move(strings), first.num_components());
     } else {
         std::size_t num_bytes = 0;
@@ -383,7 +381,7 @@ std::uint8_t polydata_cell_type(int group, std::int64_t num_points)
 void add_array(std::vector<DataArray>& arrays, DataArray array, const std::string& where)
 {
     if (find_array(arrays, array.name()) != nullptr)
-        throw IoError(where + ": there are two arrays '" + array.name() + "' on the same rows; rename or remove one.");
+        throw IoError("{}: there are two arrays '{}' on the same rows; rename or remove one.", where, array.name());
     arrays.push_back(std::move(array));
 }
 
@@ -399,7 +397,7 @@ std::vector<DataArray> read_vtk_arrays(const VtkXmlFile& file, const XmlElement*
     std::vector<DataArray> arrays;
     if (group == nullptr) return arrays;
     for (const XmlElement& element : group->children) {
-        if (std::ranges::find(kTags, element.name) == kTags.end() || !file.is_of_time_step(element)) continue;
+        if (!contains(kTags, element.name) || !file.is_of_time_step(element)) continue;
         DataArray array = read(element);
         if (array.name().empty()) array.rename(fmt::format("Array{}", arrays.size()));
         add_array(arrays, std::move(array), file.where());
@@ -462,20 +460,19 @@ Mesh append_meshes(std::vector<Mesh> meshes, const std::string& where)
         require_same_arrays(meshes.front().point_data, mesh.point_data, "point", where);
         require_same_arrays(meshes.front().cell_data, mesh.cell_data, "cell", where);
         if (mesh.points.type() != meshes.front().points.type())
-            throw IoError(where + ": its pieces differ: some have Float32 points, others Float64.");
+            throw IoError("{}: its pieces differ: some have Float32 points, others Float64.", where);
         num_points += mesh.num_points();
         has_polyhedra = has_polyhedra || mesh.has_polyhedra();
         points.push_back(&mesh.points);
     }
     if (num_points > std::numeric_limits<std::int32_t>::max())
-        throw IoError(
-            fmt::format("{}: its pieces have {} points together, a mesh holds at most 2147483647.", where, num_points));
+        throw IoError("{}: its pieces have {} points together, a mesh holds at most 2147483647.", where, num_points);
     result.points = join(points);
     std::int32_t shift = 0;
     for (const Mesh& mesh : meshes) {
         append_csr(result.cells, mesh.cells, shift);
         if (has_polyhedra) append_face_streams(result.face_streams, mesh.face_streams, mesh.num_cells(), shift);
-        result.cell_types.insert(result.cell_types.end(), mesh.cell_types.begin(), mesh.cell_types.end());
+        append(result.cell_types, mesh.cell_types);
         shift += static_cast<std::int32_t>(mesh.num_points());
     }
     result.point_data = join_groups(meshes, &Mesh::point_data);
@@ -484,12 +481,10 @@ Mesh append_meshes(std::vector<Mesh> meshes, const std::string& where)
 
     if (result.kind == MeshKind::Surface) {
         const auto group_of = [&](std::int32_t cell) { return polydata_group(result.cell_types[cell]); };
-        std::vector<std::int32_t> cells(result.num_cells());
-        std::iota(cells.begin(), cells.end(), 0);
+        auto cells = numbers_from<std::int32_t>(0, result.num_cells());
         if (!std::ranges::is_sorted(cells, {}, group_of)) {
             std::ranges::stable_sort(cells, {}, group_of);
-            std::vector<std::int32_t> all_points(num_points);
-            std::iota(all_points.begin(), all_points.end(), 0);
+            auto all_points = numbers_from<std::int32_t>(0, num_points);
             result = extract_mesh(result, cells, all_points);
         }
     }

@@ -48,8 +48,9 @@ Block block_of(const DataArray& array)
     const auto all = std::make_shared<std::string>();
     for (const std::string& text : array.strings()) {
         if (text.find('\0') != std::string::npos)
-            throw InvalidInput("write_mesh: a string of array '" + array.name() +
-                               "' contains the character 0, which VTK's files cannot hold. Remove it.");
+            throw InvalidInput("write_mesh: a string of array '{}' contains the character 0, which VTK's files cannot "
+                               "hold. Remove it.",
+                               array.name());
         all->append(text.c_str(), text.size() + 1);
     }
     return {all->size(), [all](std::size_t begin, std::size_t count, std::vector<std::byte>&) {
@@ -307,13 +308,13 @@ std::array<std::int64_t, 4> polydata_counts(const Mesh& mesh)
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         const int group = polydata_group(mesh.cell_types[i]);
         if (group < 0)
-            throw InvalidInput(fmt::format("cell {} is a {}, which .vtp cannot hold. Write .vtu.", i,
-                                           cell_type_name(mesh.cell_types[i])));
+            throw InvalidInput("cell {} is a {}, which .vtp cannot hold. Write .vtu.", i,
+                               cell_type_name(mesh.cell_types[i]));
         if (group < last)
             throw InvalidInput(
-                fmt::format("cell {} ({}) comes after {}, but .vtp keeps vertices, lines, polygons and strips in this "
-                            "order. Write .vtu; meshard convert sorts the cells.",
-                            i, cell_type_name(mesh.cell_types[i]), kGroupNames[last]));
+                "cell {} ({}) comes after {}, but .vtp keeps vertices, lines, polygons and strips in this "
+                "order. Write .vtu; meshard convert sorts the cells.",
+                i, cell_type_name(mesh.cell_types[i]), kGroupNames[last]);
         last = group;
         ++counts[group];
     }

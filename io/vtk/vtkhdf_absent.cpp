@@ -9,8 +9,9 @@ namespace {
 
 [[noreturn]] void refuse(const std::filesystem::path& path)
 {
-    throw IoError("read_mesh: " + path.string() +
-                  " needs HDF5, and this build has none. Install libhdf5-dev and build again, or use .vtu or .vtp.");
+    throw IoError(
+        "read_mesh: {} needs HDF5, and this build has none. Install libhdf5-dev and build again, or use .vtu or .vtp.",
+        path.string());
 }
 
 }  // namespace

@@ -200,7 +200,7 @@ std::unique_ptr<GridFile> open_hdf5_grid(const std::filesystem::path& path, std:
 {
     const auto where = "read_mesh: " + path.string();
     if (std::filesystem::is_regular_file(path) && RandomAccessFile::open(path, "read_mesh")->text(0, 3) == "CDF")
-        throw IoError(where + " is a file of classic netCDF, netCDF-4 is expected. Convert it: nccopy -k nc4 OLD NEW");
+        throw IoError("{} is a file of classic netCDF, netCDF-4 is expected. Convert it: nccopy -k nc4 OLD NEW", where);
     bool is_of_vtk = false;
     {
         const std::lock_guard lock(mutex_of_library());

@@ -7,6 +7,7 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 
 #include <fmt/core.h>
@@ -218,8 +219,7 @@ private:
                     root_.fail(fmt::format("a cell has type {}, expected 0 to 255. It is damaged", type));
                 mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
             }
-            if (std::ranges::find(mesh.cell_types, kPolyhedron) != mesh.cell_types.end())
-                mesh.face_streams = read_faces(mesh, part, at);
+            if (contains(mesh.cell_types, kPolyhedron)) mesh.face_streams = read_faces(mesh, part, at);
             at.first_cell[0] += num_cells;
             at.first_entry[0] += num_entries;
         }
@@ -274,7 +274,7 @@ private:
                 streams.indices.push_back(static_cast<std::int32_t>(uses.row(i).size()));
                 for (const std::int32_t face : uses.row(i)) {
                     streams.indices.push_back(static_cast<std::int32_t>(faces.row(face).size()));
-                    streams.indices.insert(streams.indices.end(), faces.row(face).begin(), faces.row(face).end());
+                    append(streams.indices, faces.row(face));
                 }
             }
             streams.offsets.push_back(streams.num_entries());
@@ -358,7 +358,7 @@ Mesh whole(VtkHdfReader& reader, const std::filesystem::path& path, const ReadOp
     try {
         mesh.validate();
     } catch (const InvalidInput& error) {
-        throw IoError(where + " is damaged: " + error.what());
+        throw IoError("{} is damaged: {}", where, error.what());
     }
     return mesh;
 }

@@ -5,6 +5,7 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 
@@ -24,8 +25,9 @@ void check_name(const DataArray& array)
 {
     if (array.name().empty() || array.name() == "." || array.name().find('/') != std::string::npos ||
         array.name().find('\n') != std::string::npos)
-        throw InvalidInput("write_mesh: the array name '" + array.name() +
-                           "' cannot stand in an HDF5 file (empty, '.', or with '/'). Rename it.");
+        throw InvalidInput(
+            "write_mesh: the array name '{}' cannot stand in an HDF5 file (empty, '.', or with '/'). Rename it.",
+            array.name());
 }
 
 /// Says in which order a group's arrays stood, and which have roles.
@@ -112,7 +114,7 @@ private:
         write_cell_rows(
             root, [](const Mesh&) { return std::int64_t{0}; }, [](const Mesh& mesh) { return mesh.num_cells(); });
         std::vector<std::uint8_t> types;
-        for (const Mesh& mesh : pieces_) types.insert(types.end(), mesh.cell_types.begin(), mesh.cell_types.end());
+        for (const Mesh& mesh : pieces_) append(types, mesh.cell_types);
         const DataArray array = DataArray::from("Types", std::move(types));
         root.write("Types", {&array}, compression_);
         if (has_polyhedra) write_faces(root);
@@ -130,7 +132,7 @@ private:
                 const auto stream = mesh.has_polyhedra() ? mesh.face_streams.row(i) : std::span<const std::int32_t>();
                 for (std::size_t at = 1; at < stream.size();) {
                     const auto face = stream.subspan(at + 1, static_cast<std::size_t>(stream[at]));
-                    entries.insert(entries.end(), face.begin(), face.end());
+                    append(entries, face);
                     offsets.push_back(std::ssize(entries) - before);
                     uses.push_back(face_count++);
                     at += 1 + face.size();
@@ -177,8 +179,8 @@ private:
             for (const Mesh& mesh : pieces_) {
                 const DataArray* part = find_array(mesh.*arrays, model.name());
                 if (part == nullptr || part->type() != model.type() || part->num_components() != model.num_components())
-                    throw InvalidInput("write_mesh: the pieces differ in the array '" + model.name() +
-                                       "'; all must have the same ones.");
+                    throw InvalidInput("write_mesh: the pieces differ in the array '{}'; all must have the same ones.",
+                                       model.name());
                 parts.push_back(part);
             }
             group.write(model.name(), parts, compression_);
@@ -252,8 +254,9 @@ public:
         for (const DataArray& array : first) {
             check_name(array);
             if (array.type() == ScalarType::String)
-                throw InvalidInput("write_vtkhdf_series: the array '" + array.name() +
-                                   "' has texts, which steps cannot hold. Leave it out.");
+                throw InvalidInput(
+                    "write_vtkhdf_series: the array '{}' has texts, which steps cannot hold. Leave it out.",
+                    array.name());
             names_.push_back(array.name());
             arrays_.emplace_back(group_, array.name());
         }
@@ -290,10 +293,9 @@ void require_same_layout(const Mesh& first, const Mesh& state, double time)
     if (state.num_points() != first.num_points() || state.points.type() != first.points.type() ||
         state.kind != first.kind || state.cells.offsets != first.cells.offsets ||
         state.cells.indices != first.cells.indices || state.cell_types != first.cell_types)
-        throw InvalidInput(
-            fmt::format("write_vtkhdf_series: the state at {} has other points or cells than the first.", time));
+        throw InvalidInput("write_vtkhdf_series: the state at {} has other points or cells than the first.", time);
     if (!is_same(state.point_data, first.point_data) || !is_same(state.cell_data, first.cell_data))
-        throw InvalidInput(fmt::format("write_vtkhdf_series: the state at {} has other arrays than the first.", time));
+        throw InvalidInput("write_vtkhdf_series: the state at {} has other arrays than the first.", time);
 }
 
 /// @throws InvalidInput for texts that VTKHDF files cannot hold
@@ -301,12 +303,14 @@ void require_texts(const DataArray& array)
 {
     if (array.type() == ScalarType::String &&
         std::ranges::any_of(array.strings(), [](const auto& text) { return text.find('\0') != std::string::npos; }))
-        throw InvalidInput("write_mesh: a string of array '" + array.name() +
-                           "' contains the character 0, which VTK's files cannot hold. Remove it.");
+        throw InvalidInput(
+            "write_mesh: a string of array '{}' contains the character 0, which VTK's files cannot hold. Remove it.",
+            array.name());
     if (std::ranges::any_of(array.component_names,
                             [](const auto& name) { return name.find('\n') != std::string::npos; }))
-        throw InvalidInput("write_mesh: a component of array '" + array.name() +
-                           "' has a line feed in its name, which VTKHDF files cannot hold. Give it another name.");
+        throw InvalidInput("write_mesh: a component of array '{}' has a line feed in its name, which VTKHDF files "
+                           "cannot hold. Give it another name.",
+                           array.name());
 }
 
 }  // namespace

@@ -95,10 +95,9 @@ XmlOutline outline_of(const RandomAccessFile& file, const std::string& where)
         const auto tail = std::max(first, file.size() - std::min(file.size(), kTail));
         const auto end = file.text(tail, kTail).rfind(kEndTag);
         if (end == std::string::npos)
-            throw IoError(
-                fmt::format("{}: the file ends inside <AppendedData> after {} bytes: it is truncated. Copy or "
-                            "write it again.",
-                            where, file.size()));
+            throw IoError("{}: the file ends inside <AppendedData> after {} bytes: it is truncated. Copy or "
+                          "write it again.",
+                          where, file.size());
         document += "_</AppendedData></VTKFile>";
         outline.appended = {scanner.at(), tail + end - scanner.at()};
         return outline;

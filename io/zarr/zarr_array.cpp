@@ -41,7 +41,7 @@ Sizes sizes_of(const Json& numbers, std::int64_t least, const char* what)
     for (const auto size : sizes)
         if (size < least || size > kMostBytes ||
             __builtin_mul_overflow(product, std::max<std::int64_t>(1, size), &product))
-            throw IoError(fmt::format("has the {} [{}], which is none", what, fmt::join(sizes, ", ")));
+            throw IoError("has the {} [{}], which is none", what, fmt::join(sizes, ", "));
     return sizes;
 }
 
@@ -67,7 +67,7 @@ std::vector<std::byte> fill_bytes(const Json& value, ScalarType type)
         else if (text == "Infinity" || text == "-Infinity")
             number = text[0] == '-' ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::infinity();
         else
-            throw IoError("has the fill value '" + text + "', which is no number");
+            throw IoError("has the fill value '{}', which is no number", text);
         std::memcpy(bytes.data(), &number, sizeof number);
     });
     return bytes;
@@ -93,10 +93,10 @@ Json read_metadata(const std::filesystem::path& file, const std::string& where)
     const auto text = RandomAccessFile::open(file, "read_mesh")->text(0, kMostMetadata);
     const auto json = Json::parse(text, nullptr, false);
     if (!json.is_object())
-        throw IoError(where + ": zarr.json is no JSON object: it is damaged or cut short. Copy or write it again.");
+        throw IoError("{}: zarr.json is no JSON object: it is damaged or cut short. Copy or write it again.", where);
     if (const auto version = json.value("zarr_format", Json()); version != 3)
-        throw IoError(fmt::format("{}: zarr.json has zarr_format {}, expected 3. Write it with zarr_format=3.", where,
-                                  version.dump()));
+        throw IoError("{}: zarr.json has zarr_format {}, expected 3. Write it with zarr_format=3.", where,
+                      version.dump());
     return json;
 }
 
@@ -128,7 +128,7 @@ ZarrArray::ZarrArray(std::filesystem::path folder, const Json& metadata, bool ha
     : folder_(std::move(folder)), where_(std::move(where)), has_all_chunks_(has_all_chunks)
 {
     const auto fail = [&](const std::string& what) {
-        throw IoError(where_ + ": zarr.json " + what + ". It is damaged: copy or write it again.");
+        throw IoError("{}: zarr.json {}. It is damaged: copy or write it again.", where_, what);
     };
     try {
         read_layout(metadata);
@@ -149,8 +149,7 @@ void ZarrArray::read_layout(const Json& metadata)
     if (const auto found = metadata.find("dimension_names"); found != metadata.end() && found->is_array()) {
         for (const auto& name : *found) dimension_names_.push_back(name.is_string() ? name.get<std::string>() : "");
         if (dimension_names_.size() != num_dimensions)
-            throw IoError(
-                fmt::format("has {} dimension_names for {} dimensions", dimension_names_.size(), num_dimensions));
+            throw IoError("has {} dimension_names for {} dimensions", dimension_names_.size(), num_dimensions);
     }
     const auto attributes = metadata.value("attributes", Json::object());
     unit_ = attributes.is_object() && attributes.contains("units") && attributes.at("units").is_string()
@@ -160,35 +159,34 @@ void ZarrArray::read_layout(const Json& metadata)
                                                                 : zarr_name(metadata.at("data_type"));
     const auto type = types().find(type_name);
     if (type == types().end())
-        throw InvalidInput(fmt::format("has the data type {}, which is not read. Write it as float32 or float64, or as "
-                                       "integers.",
-                                       type_name));
+        throw InvalidInput("has the data type {}, which is not read. Write it as float32 or float64, or as "
+                           "integers.",
+                           type_name);
     type_ = type->second;
     if (attributes.is_object()) read_packing(attributes);
     if (const auto found = metadata.find("storage_transformers"); found != metadata.end() && !found->empty())
-        throw InvalidInput("has the storage transformer '" + zarr_name(found->at(0)) +
-                           "', which is not read. Write it without.");
+        throw InvalidInput("has the storage transformer '{}', which is not read. Write it without.",
+                           zarr_name(found->at(0)));
     const auto& grid = metadata.at("chunk_grid");
     if (const auto name = zarr_name(grid); name != "regular")
-        throw InvalidInput("has chunks on the grid '" + name + "', which is not read. Write it with regular chunks.");
+        throw InvalidInput("has chunks on the grid '{}', which is not read. Write it with regular chunks.", name);
     chunk_shape_ = sizes_of(grid.at("configuration").at("chunk_shape"), 1, "chunk_shape");
     if (chunk_shape_.size() != num_dimensions)
-        throw IoError(
-            fmt::format("has chunks of {} dimensions and an array of {}", chunk_shape_.size(), num_dimensions));
+        throw IoError("has chunks of {} dimensions and an array of {}", chunk_shape_.size(), num_dimensions);
     const auto& keys = metadata.at("chunk_key_encoding");
     const auto keys_name = zarr_name(keys);
     if (keys_name != "default" && keys_name != "v2")
-        throw InvalidInput("has the chunk_key_encoding '" + keys_name + "', which is not read. Write it with default.");
+        throw InvalidInput("has the chunk_key_encoding '{}', which is not read. Write it with default.", keys_name);
     has_v2_keys_ = keys_name == "v2";
     separator_ = has_v2_keys_ ? "." : "/";
     if (keys.is_object() && keys.contains("configuration"))
         separator_ = keys.at("configuration").value("separator", separator_);
-    if (separator_ != "/" && separator_ != ".") throw IoError("has chunk keys separated by '" + separator_ + "'");
+    if (separator_ != "/" && separator_ != ".") throw IoError("has chunk keys separated by '{}'", separator_);
     pipeline_ = pipeline_of(metadata.at("codecs"), true);
     fill_value_ = fill_bytes(metadata.at("fill_value"), type_);
     const auto& decoded = inner_shape_.empty() ? chunk_shape_ : inner_shape_;
     if (product_of(decoded) > kMostBytes / static_cast<std::int64_t>(size_of(type_)))
-        throw IoError(fmt::format("has chunks of [{}] values, more than a chunk can hold", fmt::join(decoded, ", ")));
+        throw IoError("has chunks of [{}] values, more than a chunk can hold", fmt::join(decoded, ", "));
 }
 
 void ZarrArray::read_packing(const Json& attributes)
@@ -209,9 +207,9 @@ void ZarrArray::read_packing(const Json& attributes)
             if (bytes && bytes->size() == sizeof(double))
                 std::memcpy(&values.emplace_back(), bytes->data(), sizeof(double));
             else if (one != "NaN")
-                throw InvalidInput(fmt::format("has the attribute {} of {}, which is no number. Write it unpacked, as "
-                                               "float32.",
-                                               name, one.dump()));
+                throw InvalidInput("has the attribute {} of {}, which is no number. Write it unpacked, as "
+                                   "float32.",
+                                   name, one.dump());
         }
         return values;
     };
@@ -219,9 +217,9 @@ void ZarrArray::read_packing(const Json& attributes)
          {std::pair("scale_factor", &packing_.scale), std::pair("add_offset", &packing_.offset)}) {
         const auto values = numbers(name);
         if (values.size() > 1)
-            throw InvalidInput(fmt::format("has {} numbers in the attribute {}, expected one. Write it unpacked, as "
-                                           "float32.",
-                                           values.size(), name));
+            throw InvalidInput("has {} numbers in the attribute {}, expected one. Write it unpacked, as "
+                               "float32.",
+                               values.size(), name);
         if (!values.empty()) *to = values.front();
     }
     for (const char* name : {"_FillValue", "missing_value"})
@@ -255,7 +253,7 @@ ZarrArray::Pipeline ZarrArray::pipeline_of(const Json& codecs, bool of_whole_chu
         return pipeline_of(configuration.at("codecs"), false);
     }
     if (name != "bytes")
-        throw InvalidInput("has the codec '" + name + "', which is not read. Write it with bytes or sharding_indexed.");
+        throw InvalidInput("has the codec '{}', which is not read. Write it with bytes or sharding_indexed.", name);
     pipeline.is_swapped = is_swapped(to_bytes);
     pipeline.codecs = ZarrByteCodecs(rest);
     return pipeline;
@@ -266,8 +264,8 @@ void ZarrArray::read_sharding(const Json& configuration)
     inner_shape_ = sizes_of(configuration.at("chunk_shape"), 1, "chunk_shape of its shards");
     for (std::size_t dim = 0; dim < shape_.size(); ++dim)
         if (inner_shape_.size() != shape_.size() || chunk_shape_[dim] % inner_shape_[dim] != 0)
-            throw IoError(fmt::format("has chunks of [{}] in shards of [{}], which they do not fill",
-                                      fmt::join(inner_shape_, ", "), fmt::join(chunk_shape_, ", ")));
+            throw IoError("has chunks of [{}] in shards of [{}], which they do not fill", fmt::join(inner_shape_, ", "),
+                          fmt::join(chunk_shape_, ", "));
     const auto place = configuration.value("index_location", "end");
     is_index_last_ = place == "end";
     for (const auto& codec : configuration.at("index_codecs")) {
@@ -277,8 +275,9 @@ void ZarrArray::read_sharding(const Json& configuration)
         else if (name == "crc32c")
             has_index_checksum_ = true;
         else
-            throw InvalidInput("has an index of its shards with the codec '" + name +
-                               "', which is not read. Write it with bytes and crc32c.");
+            throw InvalidInput(
+                "has an index of its shards with the codec '{}', which is not read. Write it with bytes and crc32c.",
+                name);
     }
 }
 
@@ -300,7 +299,7 @@ void ZarrArray::read_box(const Sizes& first, const Sizes& count, std::span<std::
         const auto where = where_ + ": chunk " + key;
         std::error_code error;
         if (!std::filesystem::exists(file, error)) {
-            if (has_all_chunks_) throw IoError(where + " is missing. Copy or write it again.");
+            if (has_all_chunks_) throw IoError("{} is missing. Copy or write it again.", where);
             fill(begin, chunk_shape_, wanted);
             return;
         }
@@ -324,10 +323,9 @@ void ZarrArray::read_shard(const RandomAccessFile& file, const std::string& wher
     const auto num_entries = static_cast<std::uint64_t>(product_of(num_chunks));
     const auto index_size = kEntry * num_entries + (has_index_checksum_ ? 4 : 0);
     if (num_entries > file.size() / kEntry || index_size > file.size())
-        throw IoError(
-            fmt::format("{} is cut short: its shard has an index of {} chunks, {} bytes each, and the file {} "
-                        "bytes. Copy or write it again.",
-                        where, num_entries, kEntry, file.size()));
+        throw IoError("{} is cut short: its shard has an index of {} chunks, {} bytes each, and the file {} "
+                      "bytes. Copy or write it again.",
+                      where, num_entries, kEntry, file.size());
     std::vector<std::byte> index(index_size);
     file.read(is_index_last_ ? file.size() - index_size : 0, index);
     if (has_index_checksum_) {
@@ -353,9 +351,9 @@ void ZarrArray::read_shard(const RandomAccessFile& file, const std::string& wher
             return;
         }
         if (place[0] > file.size() || place[1] > file.size() - place[0])
-            throw IoError(fmt::format("{} should have {} bytes from byte {} on, and the file has {}. It is damaged or "
-                                      "cut short: copy or write it again.",
-                                      where_in_shard, place[1], place[0], file.size()));
+            throw IoError("{} should have {} bytes from byte {} on, and the file has {}. It is damaged or "
+                          "cut short: copy or write it again.",
+                          where_in_shard, place[1], place[0], file.size());
         std::vector<std::byte> bytes(place[1]);
         file.read(place[0], bytes);
         put(pipeline_, std::move(bytes), begin_of_chunk, inner_shape_, wanted, where_in_shard);
@@ -399,7 +397,7 @@ void ZarrArray::fill(const Sizes& begin, const Sizes& chunk_shape, const Wanted&
 ZarrGroup open_zarr_group(const std::filesystem::path& folder, const std::string& where)
 {
     std::error_code error;
-    if (!std::filesystem::exists(folder, error)) throw IoError(where + " does not exist.");
+    if (!std::filesystem::exists(folder, error)) throw IoError("{} does not exist.", where);
     if (!std::filesystem::exists(folder / "zarr.json", error)) {
         const bool is_older =
             std::filesystem::exists(folder / ".zgroup", error) || std::filesystem::exists(folder / ".zarray", error);
@@ -409,15 +407,16 @@ ZarrGroup open_zarr_group(const std::filesystem::path& folder, const std::string
     const auto metadata = read_metadata(folder / "zarr.json", where);
     const auto node_type = metadata.value("node_type", Json()).dump();
     if (node_type != "\"group\"")
-        throw IoError(where + ": zarr.json has the node_type " + node_type +
-                      ", expected \"group\". Name the folder of the group that has the arrays.");
+        throw IoError(
+            "{}: zarr.json has the node_type {}, expected \"group\". Name the folder of the group that has the arrays.",
+            where, node_type);
     ZarrGroup group{.attributes = metadata.value("attributes", Json::object()), .arrays = {}, .left_out = {}};
     const bool has_all_chunks =
         group.attributes.is_object() && group.attributes.value("has_all_chunks", Json()) == true;
     try {
         add_arrays(group, folder, "", has_all_chunks, where);
     } catch (const std::filesystem::filesystem_error& wrong) {
-        throw IoError(where + " cannot be listed: " + wrong.code().message() + ".");
+        throw IoError("{} cannot be listed: {}.", where, wrong.code().message());
     }
     return group;
 }

@@ -5,7 +5,6 @@
 #include "io/bytes/gzip.h"
 #include "partition/error.h"
 
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -27,15 +26,14 @@ constexpr std::size_t kChecksumSize = 4;
 
 [[noreturn]] void fail_by_size(const std::string& where, std::uint64_t expected, std::uint64_t found)
 {
-    throw IoError(fmt::format("{} is damaged or cut short: it should hold {} bytes once it is decoded, found {}. Copy "
-                              "or write it again.",
-                              where, expected, found));
+    throw IoError("{} is damaged or cut short: it should hold {} bytes once it is decoded, found {}. Copy "
+                  "or write it again.",
+                  where, expected, found);
 }
 
 [[noreturn]] void fail_to_inflate(const std::string& where, std::string_view codec)
 {
-    throw IoError(
-        fmt::format("{} is damaged or cut short: {} cannot inflate it. Copy or write it again.", where, codec));
+    throw IoError("{} is damaged or cut short: {} cannot inflate it. Copy or write it again.", where, codec);
 }
 
 std::array<std::byte, kChecksumSize> checksum_of(std::span<const std::byte> bytes)
@@ -51,8 +49,9 @@ void remove_checksum(std::vector<std::byte>& bytes, const std::string& where)
     if (bytes.size() < kChecksumSize) fail_by_size(where, kChecksumSize, bytes.size());
     const auto content = std::span(bytes).first(bytes.size() - kChecksumSize);
     if (!std::ranges::equal(checksum_of(content), std::span(bytes).last(kChecksumSize)))
-        throw IoError(where + " is damaged: its bytes have another checksum (crc32c) than they had when they were "
-                              "written. Copy or write it again.");
+        throw IoError("{} is damaged: its bytes have another checksum (crc32c) than they had when they were "
+                      "written. Copy or write it again.",
+                      where);
     bytes.resize(content.size());
 }
 
@@ -121,16 +120,16 @@ ZarrByteCodecs::ZarrByteCodecs(std::span<const nlohmann::json> codecs)
             codecs_.push_back(Kind::Blosc);
 #endif
         } else if (name == "zstd" || name == "blosc") {
-            throw InvalidInput(fmt::format("is compressed by {}, and this build of meshard has no lib{}. Build it "
-                                           "with lib{}-dev, or write the array with gzip.",
-                                           name, name, name));
+            throw InvalidInput("is compressed by {}, and this build of meshard has no lib{}. Build it "
+                               "with lib{}-dev, or write the array with gzip.",
+                               name, name, name);
         } else {
-            throw InvalidInput("has the codec '" + name +
-                               "', which is not read. Write it with zstd, gzip, blosc or "
-                               "without compression.");
+            throw InvalidInput("has the codec '{}', which is not read. Write it with zstd, gzip, blosc or "
+                               "without compression.",
+                               name);
         }
         if (codecs_.size() - static_cast<std::size_t>(std::ranges::count(codecs_, Kind::Checksum)) > 1)
-            throw InvalidInput("is compressed twice, last by '" + name + "'. Write it with one compressor.");
+            throw InvalidInput("is compressed twice, last by '{}'. Write it with one compressor.", name);
     }
 }
 
@@ -186,7 +185,7 @@ std::vector<std::byte> encode_zarr_chunk(std::span<const std::byte> bytes)
     ZSTD_CCtx_setParameter(context.get(), ZSTD_c_checksumFlag, 1);
     std::vector<std::byte> encoded(ZSTD_compressBound(bytes.size()));
     const auto size = ZSTD_compress2(context.get(), encoded.data(), encoded.size(), bytes.data(), bytes.size());
-    if (ZSTD_isError(size)) throw Error(fmt::format("zstd: {}", ZSTD_getErrorName(size)));
+    if (ZSTD_isError(size)) throw Error("zstd: {}", ZSTD_getErrorName(size));
     encoded.resize(size);
 #else
     std::vector<std::byte> encoded(bytes.begin(), bytes.end());

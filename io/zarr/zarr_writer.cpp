@@ -24,7 +24,7 @@ void make_folder(const std::filesystem::path& folder)
 {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    if (error) throw IoError("cannot create the folder " + folder.string() + ": " + error.message() + ".");
+    if (error) throw IoError("cannot create the folder {}: {}.", folder.string(), error.message());
 }
 
 /// A file in a folder that appears as a whole.

@@ -183,8 +183,7 @@ Json taken(Json& arguments, const char* name)
     if (found == arguments.end()) return Json::object();
     auto object = found->is_null() ? Json::object() : *found;
     if (!object.is_object())
-        throw InvalidInput(std::string(kDit) + ": " + name + " cannot be " + object.dump() +
-                           "; expected arguments by name.");
+        throw InvalidInput("{}: {} cannot be {}; expected arguments by name.", kDit, name, object.dump());
     arguments.erase(name);
     return object;
 }
@@ -272,7 +271,7 @@ DitOptions dit_options(const nlohmann::json& arguments)
         tokenizer.erase("pos_embed");
     }
     for (const auto& [name, value] : tokenizer.items())
-        throw InvalidInput("DiT: tokenizer_kwargs: there is no argument '" + name + "'; it has pos_embed.");
+        throw InvalidInput("DiT: tokenizer_kwargs: there is no argument '{}'; it has pos_embed.", name);
     const auto head = detokenizer_table().read(detokenizer);
     options.conv_layers = head.conv_layers;
     options.conv_hidden = head.conv_hidden;

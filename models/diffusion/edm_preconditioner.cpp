@@ -19,11 +19,10 @@ const nlohmann::json& nested_arguments(const nlohmann::json& arguments, const ch
 {
     const auto found = arguments.find("model");
     if (found == arguments.end() || !found->is_object() || !found->contains("__args__"))
-        throw InvalidInput(std::string(kPreconditioner) + ": " + where + " has no model of the class " + class_name +
-                           ".");
+        throw InvalidInput("{}: {} has no model of the class {}.", kPreconditioner, where, class_name);
     if (const auto name = found->value("__name__", std::string()); name != class_name)
-        throw InvalidInput(std::string(kPreconditioner) + ": " + where + " has a model of the class '" + name +
-                           "'; expected " + class_name + ".");
+        throw InvalidInput("{}: {} has a model of the class '{}'; expected {}.", kPreconditioner, where, name,
+                           class_name);
     return (*found)["__args__"];
 }
 
@@ -81,13 +80,12 @@ EdmPreconditioner make_edm_preconditioner(const nlohmann::json& arguments)
     for (const auto& [name, value] : arguments.items()) {
         if (name == "model") continue;
         if (name != "sigma_data")
-            throw InvalidInput(std::string(kPreconditioner) + ": there is no argument '" + name +
-                               "'; it has model and sigma_data.");
+            throw InvalidInput("{}: there is no argument '{}'; it has model and sigma_data.", kPreconditioner, name);
         const bool is_list =
             value.is_array() && std::ranges::all_of(value, [](const auto& entry) { return entry.is_number(); });
         if (!value.is_number() && !is_list)
-            throw InvalidInput(std::string(kPreconditioner) + ": sigma_data cannot be " + value.dump() +
-                               "; expected a number or numbers.");
+            throw InvalidInput("{}: sigma_data cannot be {}; expected a number or numbers.", kPreconditioner,
+                               value.dump());
         sigma_data = is_list ? value.get<std::vector<double>>() : std::vector<double>{value.get<double>()};
     }
     const auto& wrapper = nested_arguments(arguments, "ConcatConditionWrapper", "it");

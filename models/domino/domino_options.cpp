@@ -22,8 +22,7 @@ public:
     RequiredKeys(const Json& object, std::string where) : object_(object), where_(std::move(where))
     {
         if (!object.is_object())
-            throw InvalidInput(std::string(kDomino) + ": " + where_ + " cannot be " + object.dump() +
-                               "; expected keys with values.");
+            throw InvalidInput("{}: {} cannot be {}; expected keys with values.", kDomino, where_, object.dump());
     }
 
     /// Sets `target` to the value of `key`, which must have its type.
@@ -39,8 +38,8 @@ public:
             }
             target = value.template get<Value>();
         } catch (const std::exception&) {
-            throw InvalidInput(std::string(kDomino) + ": " + where_ + "." + key + " cannot be " + value.dump() +
-                               "; expected as in " + Json(Value(target)).dump() + ".");
+            throw InvalidInput("{}: {}.{} cannot be {}; expected as in {}.", kDomino, where_, key, value.dump(),
+                               Json(Value(target)).dump());
         }
         return *this;
     }
@@ -58,7 +57,7 @@ public:
     {
         for (const auto& [name, unused] : object_.items()) {
             if (known_.contains(name)) continue;
-            throw InvalidInput(std::string(kDomino) + ": " + where_ + " has no key '" + name + "'." +
+            throw InvalidInput("{}: {} has no key '{}'.{}", kDomino, where_, name,
                                suggestion(name, std::vector<std::string>(known_.begin(), known_.end())));
         }
     }
@@ -69,8 +68,8 @@ private:
         known_.insert(key);
         const auto found = object_.find(key);
         if (found == object_.end())
-            throw InvalidInput(std::string(kDomino) + ": " + where_ + " has no '" + key +
-                               "'; where model_parameters are given, every key must be there.");
+            throw InvalidInput("{}: {} has no '{}'; where model_parameters are given, every key must be there.",
+                               kDomino, where_, key);
         return *found;
     }
 
@@ -97,8 +96,7 @@ void read_parameters(const Json& parameters, DominoOptions& options)
     for (const char* neutral : {"model_type", "activation", "positional_encoding", "surface_neighbors"})
         all.pass_over(neutral);
     if (const auto found = parameters.find("return_volume_neighbors"); found != parameters.end() && *found != false)
-        throw InvalidInput(std::string(kDomino) +
-                           ": return_volume_neighbors is not supported; leave it out or set it to false.");
+        throw InvalidInput("{}: return_volume_neighbors is not supported; leave it out or set it to false.", kDomino);
     all.pass_over("return_volume_neighbors");
 
     auto& geometry = options.geometry;
@@ -233,7 +231,7 @@ DominoOptions domino_options(const nlohmann::json& arguments)
                                              "global_features", "model_parameters"};
     for (const auto& [name, value] : arguments.items()) {
         if (!names.contains(name)) {
-            throw InvalidInput(std::string(kDomino) + ": there is no argument '" + name + "'." +
+            throw InvalidInput("{}: there is no argument '{}'.{}", kDomino, name,
                                suggestion(name, std::vector<std::string>(names.begin(), names.end())));
         }
         if (value.is_null()) continue;
@@ -242,8 +240,7 @@ DominoOptions domino_options(const nlohmann::json& arguments)
             continue;
         }
         if (!value.is_number_integer())
-            throw InvalidInput(std::string(kDomino) + ": " + name + " cannot be " + value.dump() +
-                               "; expected a whole number.");
+            throw InvalidInput("{}: {} cannot be {}; expected a whole number.", kDomino, name, value.dump());
         const auto number = value.get<std::int64_t>();
         if (name == "input_features") options.input_features = number;
         if (name == "output_features_vol") options.output_features_vol = number;

@@ -4,6 +4,7 @@
 #include "models/transolver/physics_attention.h"
 #include "ops/slices/slice_ops.h"
 #include "ops/slices/token_attention.h"
+#include "partition/lists.h"
 
 #include <torch/nn/modules/activation.h>
 
@@ -150,7 +151,7 @@ const char* GaleImpl::fuse_into(FusedBlock& block, const torch::Tensor& context)
         return nullptr;
     }
     const auto mixing = mixing_.weights();
-    block.attend_weights.insert(block.attend_weights.end(), mixing.begin(), mixing.end());
+    append(block.attend_weights, mixing);
     block.attend = [](const torch::Tensor& tokens, const std::vector<torch::Tensor>& weights) {
         const std::vector<torch::Tensor> mixing(weights.begin() + 1, weights.end() - 1);
         return ContextMixing::attend(mixing, tokens, token_attention(tokens, weights[0]), weights.back());

@@ -149,17 +149,17 @@ std::vector<torch::Tensor> GeoTransolverImpl::local_positions(const GeoTransolve
 {
     if (!options_.include_local_features) return {};
     if (inputs.local_positions.size() != options_.functional_dim.size()) {
-        throw InvalidInput(fmt::format("GeoTransolver: local_positions has {} streams, and the model {}; "
-                                       "include_local_features needs the positions of every stream's points.",
-                                       inputs.local_positions.size(), options_.functional_dim.size()));
+        throw InvalidInput("GeoTransolver: local_positions has {} streams, and the model {}; "
+                           "include_local_features needs the positions of every stream's points.",
+                           inputs.local_positions.size(), options_.functional_dim.size());
     }
     std::vector<torch::Tensor> positions;
     for (std::size_t i = 0; i < inputs.local_positions.size(); ++i) {
         positions.push_back(flat_points("GeoTransolver", "local_positions", inputs.local_positions[i], {}, 3));
         if (positions[i].size(1) == inputs.local_embedding[i].size(1)) continue;
-        throw InvalidInput(fmt::format("GeoTransolver: stream {} has {} local_positions and {} rows of "
-                                       "local_embedding. Pass one position for each row.",
-                                       i, positions[i].size(1), inputs.local_embedding[i].size(1)));
+        throw InvalidInput("GeoTransolver: stream {} has {} local_positions and {} rows of "
+                           "local_embedding. Pass one position for each row.",
+                           i, positions[i].size(1), inputs.local_embedding[i].size(1));
     }
     return positions;
 }
@@ -185,8 +185,8 @@ std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs&
     const at::IntArrayRef grid = options_.structured_shape;
     const auto num_streams = options_.functional_dim.size();
     if (inputs.local_embedding.size() != num_streams) {
-        throw InvalidInput(fmt::format("GeoTransolver: local_embedding has {} streams, and the model {}.",
-                                       inputs.local_embedding.size(), num_streams));
+        throw InvalidInput("GeoTransolver: local_embedding has {} streams, and the model {}.",
+                           inputs.local_embedding.size(), num_streams);
     }
     auto geometry = required("geometry", inputs.geometry, options_.geometry_dim);
     if (geometry.defined()) geometry = flat_points(kModel, "geometry", geometry, grid, options_.geometry_dim);

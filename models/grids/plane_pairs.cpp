@@ -6,7 +6,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -126,9 +125,9 @@ PlanePairs nearest_vertices(const at::Tensor& points, const GridPlane& plane, st
 PlanePairs nearest_points(const at::Tensor& cloud, const GridPlane& plane, std::int64_t k)
 {
     if (cloud.size(0) <= k)
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "FIGConvUNet: each vertex hears its knn_k = {} nearest points, and there are {}; there must be more.", k,
-            cloud.size(0)));
+            cloud.size(0));
     const auto scale = scale_of(plane, cloud.device());
     const auto neighbors = knn(cloud.detach().to(at::kFloat) * scale, plane.vertices(cloud.device()) * scale, k);
     const auto own = (neighbors.rows < neighbors.num_points).nonzero().squeeze(1);

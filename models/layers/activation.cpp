@@ -44,7 +44,7 @@ ActivationImpl::ActivationImpl(std::string_view name)
     message += std::ranges::find(kAbsent, wanted) != kAbsent.end() ? "not implemented yet." : "not known.";
     message += suggestion(wanted, names) + " There are:";
     for (const auto& known : names) message += " " + known;
-    throw InvalidInput(message + ".");
+    throw InvalidInput("{}.", message);
 }
 
 torch::Tensor ActivationImpl::forward(const torch::Tensor& x)

@@ -38,7 +38,7 @@ CoordinateEncodingImpl::CoordinateEncodingImpl(const CoordinateEncodingOptions& 
     : num_frequencies_(options.num_frequencies)
 {
     if (options.kind != "fourier" && options.kind != "learnable")
-        throw InvalidInput("encoding: '" + options.kind + "' is neither fourier nor learnable.");
+        throw InvalidInput("encoding: '{}' is neither fourier nor learnable.", options.kind);
     const bool has_scales =
         !options.scales.empty() && std::ranges::all_of(options.scales, [](double scale) { return scale > 0; });
     if (num_frequencies_ < 1 || !has_scales)

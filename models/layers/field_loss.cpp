@@ -4,7 +4,6 @@
 #include "models/layers/metrics.h"
 #include "partition/error.h"
 
-#include <fmt/core.h>
 #include <torch/types.h>
 
 #include <cmath>
@@ -36,7 +35,7 @@ LossKind loss_kind(std::string_view name)
         if (known == name) return kind;
         names += (names.empty() ? "" : ", ") + std::string(known);
     }
-    throw InvalidInput("loss: '" + std::string(name) + "' is none of " + names + ".");
+    throw InvalidInput("loss: '{}' is none of {}.", name, names);
 }
 
 FieldLoss::FieldLoss(const FieldLossOptions& options, const std::vector<std::int64_t>& channels,
@@ -45,7 +44,7 @@ FieldLoss::FieldLoss(const FieldLossOptions& options, const std::vector<std::int
 {
     const auto num_fields = channels.size();
     if (!options.field_weights.empty() && options.field_weights.size() != num_fields) {
-        throw InvalidInput(fmt::format("loss: {} weights for {} fields.", options.field_weights.size(), num_fields));
+        throw InvalidInput("loss: {} weights for {} fields.", options.field_weights.size(), num_fields);
     }
     std::vector<double> weights, of_fields;
     std::vector<float> belongs;
@@ -55,8 +54,8 @@ FieldLoss::FieldLoss(const FieldLossOptions& options, const std::vector<std::int
         if (own.size() == 1) own.resize(count, own[0]);
         if (own.size() != count) {
             throw InvalidInput(
-                fmt::format("loss: field {} has {} channels, and {} weights. Give one number, or one for each channel.",
-                            f + 1, count, own.size()));
+                "loss: field {} has {} channels, and {} weights. Give one number, or one for each channel.", f + 1,
+                count, own.size());
         }
         weights.insert(weights.end(), own.begin(), own.end());
         of_fields.push_back(std::accumulate(own.begin(), own.end(), 0.0) / static_cast<double>(count));

@@ -18,11 +18,11 @@ at::Tensor flat_points(const char* model, const char* name, const at::Tensor& te
             return tensor.flatten(1, num_dims);
     }
 
-    throw InvalidInput(fmt::format(
-        "{}: {} must be (batch, {}, {}), and {}.", model, name,
-        grid.empty() ? "points"
-                     : fmt::format("{} points or the extents {}", c10::multiply_integers(grid), c10::str(grid)),
-        dim, tensor.defined() ? "has the shape " + c10::str(tensor.sizes()) : "is missing"));
+    throw InvalidInput("{}: {} must be (batch, {}, {}), and {}.", model, name,
+                       grid.empty()
+                           ? "points"
+                           : fmt::format("{} points or the extents {}", c10::multiply_integers(grid), c10::str(grid)),
+                       dim, tensor.defined() ? "has the shape " + c10::str(tensor.sizes()) : "is missing");
 }
 
 }  // namespace meshard

@@ -3,7 +3,6 @@
 
 #include "partition/error.h"
 
-#include <fmt/core.h>
 #include <torch/nn/module.h>
 
 namespace meshard {
@@ -13,7 +12,7 @@ MemoryMode memory_mode(const std::string& name)
     if (name == "stored") return MemoryMode::Stored;
     if (name == "recomputed") return MemoryMode::Recomputed;
     if (name == "streamed") return MemoryMode::Streamed;
-    throw InvalidInput("memory mode '" + name + "' is not one of stored, recomputed, streamed.");
+    throw InvalidInput("memory mode '{}' is not one of stored, recomputed, streamed.", name);
 }
 
 std::string_view name_of(MemoryMode mode)
@@ -29,7 +28,7 @@ std::optional<MemoryMode> HasMemoryModes::inference_memory(std::int64_t, std::in
 MemoryMode unless_streamed(std::string_view model, MemoryMode mode)
 {
     if (mode == MemoryMode::Streamed)
-        throw InvalidInput(fmt::format("{}: only Transolver has the memory mode `streamed`. Use `recomputed`.", model));
+        throw InvalidInput("{}: only Transolver has the memory mode `streamed`. Use `recomputed`.", model);
     return mode;
 }
 

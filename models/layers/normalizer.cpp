@@ -3,7 +3,6 @@
 
 #include "partition/error.h"
 
-#include <fmt/core.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -43,8 +42,7 @@ ChannelStatistics::ChannelStatistics(std::int64_t num_rows, const std::vector<do
 void ChannelStatistics::add(const at::Tensor& rows)
 {
     if (rows.dim() != 2)
-        throw InvalidInput(
-            fmt::format("ChannelStatistics: rows must be (points, channels), and have {} dimensions.", rows.dim()));
+        throw InvalidInput("ChannelStatistics: rows must be (points, channels), and have {} dimensions.", rows.dim());
     const auto n = rows.size(0);
     ChannelStatistics added;
     if (n > 0) {
@@ -63,8 +61,7 @@ void ChannelStatistics::add(const at::Tensor& rows)
 void ChannelStatistics::merge(const ChannelStatistics& other)
 {
     if (mean_.defined() && other.mean_.defined() && other.mean_.size(0) != mean_.size(0)) {
-        throw InvalidInput(
-            fmt::format("ChannelStatistics: {} channels after tensors of {}.", other.mean_.size(0), mean_.size(0)));
+        throw InvalidInput("ChannelStatistics: {} channels after tensors of {}.", other.mean_.size(0), mean_.size(0));
     }
     if (other.num_rows_ == 0) return;
     const auto before = static_cast<double>(num_rows_);
@@ -103,10 +100,9 @@ std::vector<double> ChannelStatistics::squared_differences() const
 Normalizer ChannelStatistics::normalizer(std::span<const std::pair<std::int64_t, std::int64_t>> vectors) const
 {
     if (num_rows_ < 2)
-        throw InvalidInput(
-            fmt::format("standard deviations need at least two rows, and all cases together have {}. Add "
-                        "cases or points.",
-                        num_rows_));
+        throw InvalidInput("standard deviations need at least two rows, and all cases together have {}. Add "
+                           "cases or points.",
+                           num_rows_);
     const auto num_channels = mean_.size(0);
     std::vector<float> mean(num_channels), std(num_channels);
     for (std::int64_t c = 0; c < num_channels; ++c) {

@@ -30,7 +30,7 @@ std::string bounds_text(const OptionBounds& bounds)
 
 void OptionChecks::refuse(const std::string& what) const
 {
-    throw InvalidInput(model_ + ": " + what);
+    throw InvalidInput("{}: {}", model_, what);
 }
 
 void OptionChecks::at_least(std::int64_t least,

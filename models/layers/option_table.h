@@ -191,7 +191,7 @@ private:
             if (option.name == name) return;
             names.push_back(option.name);
         }
-        throw InvalidInput(model_ + ": there is no argument '" + name + "'." + suggestion(name, names));
+        throw InvalidInput("{}: there is no argument '{}'.{}", model_, name, suggestion(name, names));
     }
 
     template <class Value>
@@ -200,8 +200,8 @@ private:
         const bool is_list = nlohmann::json(like).is_array();
         const auto whole = is_list && given.is_primitive() ? nlohmann::json::array({given}) : given;
         if (!detail::is_value(whole, &like)) {
-            throw InvalidInput(model_ + ": " + name + " cannot be " + given.dump() + "; expected " +
-                               detail::type_text(&like) + ".");
+            throw InvalidInput("{}: {} cannot be {}; expected {}.", model_, name, given.dump(),
+                               detail::type_text(&like));
         }
         return whole.template get<Value>();
     }

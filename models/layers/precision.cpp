@@ -26,7 +26,7 @@ Precision precision_named(const std::string& name)
     if (name == "bfloat16" || name == "bf16") return Precision::BFloat16;
     if (name == "float16" || name == "fp16") return Precision::Float16;
     if (name == "tf32") return Precision::TF32;
-    throw InvalidInput("precision '" + name + "' is not one of float32, tf32, bfloat16, float16.");
+    throw InvalidInput("precision '{}' is not one of float32, tf32, bfloat16, float16.", name);
 }
 
 std::string name_of(Precision precision)

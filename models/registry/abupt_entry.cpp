@@ -14,7 +14,6 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <fmt/core.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
@@ -129,9 +128,9 @@ public:
         }
         if (num_kept < count)
             throw InvalidInput(
-                fmt::format("AB-UPT: of {} places in and around volume_box only {} are in it and outside of the body. "
-                            "Set model.volume_box, in the coordinates of the points, around the body and the volume.",
-                            2 * kMostTries * count, num_kept));
+                "AB-UPT: of {} places in and around volume_box only {} are in it and outside of the body. "
+                "Set model.volume_box, in the coordinates of the points, around the body and the volume.",
+                2 * kMostTries * count, num_kept);
         return torch::cat(kept).narrow(0, 0, count);
     }
 

@@ -3,7 +3,6 @@
 
 #include "partition/error.h"
 
-#include <fmt/core.h>
 #include <torch/types.h>
 
 #include <string>
@@ -22,11 +21,11 @@ void require_one_body(const char* model, const PointInputs& points)
 {
     const auto start = std::string(model) + ": ";
     if (!points.body)
-        throw InvalidInput(start +
-                           "the case has no body, of whose geometry it is told. Name its surface with data.wall.");
+        throw InvalidInput("{}the case has no body, of whose geometry it is told. Name its surface with data.wall.",
+                           start);
     if (points.positions.size(0) != 1)
-        throw InvalidInput(fmt::format("{}a batch of {} cases, of which each has its body. Pass the cases one by one.",
-                                       start, points.positions.size(0)));
+        throw InvalidInput("{}a batch of {} cases, of which each has its body. Pass the cases one by one.", start,
+                           points.positions.size(0));
 }
 
 }  // namespace meshard

@@ -12,7 +12,6 @@
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <fmt/core.h>
 #include <torch/types.h>
 
 #include <array>
@@ -321,9 +320,9 @@ private:
     DominoSurface surface_points(const PointInputs& points)
     {
         if (points.embedding.size(-1) != kSurfaceInputs)
-            throw InvalidInput(fmt::format("DoMINO: points of the surface are told {} numbers; expected {}: place, "
-                                           "normal and area. Set data.inputs=[points, normals, areas].",
-                                           points.embedding.size(-1), kSurfaceInputs));
+            throw InvalidInput("DoMINO: points of the surface are told {} numbers; expected {}: place, "
+                               "normal and area. Set data.inputs=[points, normals, areas].",
+                               points.embedding.size(-1), kSurfaceInputs);
         const auto& positions = points.positions;
         DominoSurface surface;
         surface.centers = normalised(surface_box_, positions);
@@ -337,9 +336,9 @@ private:
         const auto* all = points.drawn_from.get();
         const auto& all_positions = all ? all->positions : positions;
         if (all_positions.size(1) <= count)
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "DoMINO: the surface has {} points, and a stencil takes {}. Lower model.num_neighbors_surface.",
-                all_positions.size(1), count + 1));
+                all_positions.size(1), count + 1);
         std::vector<at::Tensor> others;
         if (all) others = {all_positions};
         const auto neighbors = [&] {

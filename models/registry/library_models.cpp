@@ -235,9 +235,9 @@ MadeModel make_mesh_graph_net(const Json& arguments)
             const auto make = [&] {
                 const auto clouds = unbind_clouds("MeshGraphNet", "positions", inputs.positions);
                 if (clouds.size() != 1)
-                    throw InvalidInput(fmt::format(
+                    throw InvalidInput(
                         "MeshGraphNet: a batch of {} cases, but a graph has one. Pass the cases one by one.",
-                        clouds.size()));
+                        clouds.size());
                 return GraphOfCase(clouds[0], arguments, model->options());
             };
             const auto kept = [&] {  // weights of interpolation have derivatives by the points, and ids none
@@ -321,6 +321,13 @@ ModelEntry mesh_graph_net_entry()
             }};
 }
 
+template <class ModelHolder, class Options>
+MadeGridModel on_grids(const Options& options)
+{
+    ModelHolder model(options);
+    return {model.ptr(), [model](const at::Tensor& grid) mutable { return model->forward(grid); }};
+}
+
 Json channels_of_grids(const GridWidths& widths)
 {
     return {{"in_channels", widths.in_channels}, {"out_channels", widths.out_channels}};
@@ -339,10 +346,7 @@ ModelEntry unet_entry()
             .check = [](const Json& arguments) { unet_3d_options(arguments).validate(); },
             .kind = GridModel{
                 .widths = channels_of_grids,
-                .make = [](const Json& arguments) -> MadeGridModel {
-                    UNet3d model(unet_3d_options(arguments));
-                    return {model.ptr(), [model](const at::Tensor& volume) mutable { return model->forward(volume); }};
-                },
+                .make = [](const Json& arguments) { return on_grids<UNet3d>(unet_3d_options(arguments)); },
                 .directions = {3},
                 .rows_together =
                     [](const Json& arguments) {
@@ -362,10 +366,7 @@ ModelEntry unet_2d_entry()
             .check = [](const Json& arguments) { unet_options(arguments).validate(); },
             .kind = GridModel{
                 .widths = channels_of_grids,
-                .make = [](const Json& arguments) -> MadeGridModel {
-                    UNet model(unet_options(arguments));
-                    return {model.ptr(), [model](const at::Tensor& image) mutable { return model->forward(image); }};
-                },
+                .make = [](const Json& arguments) { return on_grids<UNet>(unet_options(arguments)); },
                 .directions = {2},
                 .rows_together =
                     [](const Json& arguments) {
@@ -390,10 +391,10 @@ ModelEntry vision_transformer_entry()
                     arguments["width"] = widths.extents.at(1);
                     return arguments;
                 },
-                .make = [](const Json& arguments) -> MadeGridModel {
-                    VisionTransformer model(vision_transformer_options(arguments));
-                    return {model.ptr(), [model](const at::Tensor& image) mutable { return model->forward(image); }};
-                },
+                .make =
+                    [](const Json& arguments) {
+                        return on_grids<VisionTransformer>(vision_transformer_options(arguments));
+                    },
                 .directions = {2},
                 .rows_together =
                     [](const Json& arguments) { return std::max<std::int64_t>(1, arguments.at("patch_size")); },
@@ -416,10 +417,7 @@ ModelEntry fno_entry()
                     arguments["dimension"] = widths.extents.size();
                     return arguments;
                 },
-                .make = [](const Json& arguments) -> MadeGridModel {
-                    Fno model(fno_options(arguments));
-                    return {model.ptr(), [model](const at::Tensor& grid) mutable { return model->forward(grid); }};
-                },
+                .make = [](const Json& arguments) { return on_grids<Fno>(fno_options(arguments)); },
                 .directions = {2, 3},
                 .per_direction = {"num_fno_modes", "padding"},
             }};

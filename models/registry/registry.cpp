@@ -3,9 +3,9 @@
 
 #include "models/registry/library_models.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
-#include <algorithm>
 #include <tuple>
 
 namespace meshard {
@@ -43,7 +43,7 @@ ModelRegistration::ModelRegistration(ModelEntry entry)
 
 nlohmann::json ModelEntry::arguments_for(const PointWidths& widths) const
 {
-    if (of_grids()) throw InvalidInput(class_name + " is a model of grids; here a model of points is wanted.");
+    if (of_grids()) throw InvalidInput("{} is a model of grids; here a model of points is wanted.", class_name);
     return of_bodies() ? of_bodies()->widths(widths) : of_points()->widths(widths);
 }
 
@@ -69,7 +69,7 @@ const ModelEntry& find_model(std::string_view name)
     std::string message = "there is no model '" + std::string(name) + "'.";
     message += suggestion(wanted, names) + " There are:";
     for (const auto& known : names) message += " " + known;
-    throw InvalidInput(message + ".");
+    throw InvalidInput("{}.", message);
 }
 
 const ModelEntry& find_point_model(std::string_view name)
@@ -80,7 +80,7 @@ const ModelEntry& find_point_model(std::string_view name)
     for (const auto& known : entries()) {
         if (!known.of_grids()) message += " " + known.name;
     }
-    throw InvalidInput(message + ".");
+    throw InvalidInput("{}.", message);
 }
 
 nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json& arguments)
@@ -91,17 +91,17 @@ nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json&
         if (!complete.contains(name)) {
             std::vector<std::string> names;
             for (const auto& item : complete.items()) names.push_back(item.key());
-            throw InvalidInput(entry.class_name + ": there is no argument '" + name + "'." + suggestion(name, names));
+            throw InvalidInput("{}: there is no argument '{}'.{}", entry.class_name, name, suggestion(name, names));
         }
         if (value.is_null()) {
-            if (std::ranges::find(entry.nullable, name) != entry.nullable.end()) complete[name] = value;
+            if (contains(entry.nullable, name)) complete[name] = value;
             continue;
         }
         // A list of one may be written as its only value.
         const auto whole = complete[name].is_array() && value.is_primitive() ? nlohmann::json::array({value}) : value;
         if (!is_same_type(whole, complete[name])) {
-            throw InvalidInput(entry.class_name + ": " + name + " cannot be " + value.dump() + "; expected " +
-                               type_name(complete[name]) + ".");
+            throw InvalidInput("{}: {} cannot be {}; expected {}.", entry.class_name, name, value.dump(),
+                               type_name(complete[name]));
         }
         complete[name] = whole;
     }
@@ -115,8 +115,8 @@ nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json&
 void add_part(Model& model, const std::string& name, std::shared_ptr<torch::nn::Module> part, const std::string& whose)
 {
     if (model.module->named_children().contains(name))
-        throw InvalidInput("the model " + model.class_name + " has a part '" + name +
-                           "' of its own, which is the name of " + whose);
+        throw InvalidInput("the model {} has a part '{}' of its own, which is the name of {}", model.class_name, name,
+                           whose);
     model.module->register_module(name, std::move(part));
 }
 

@@ -11,7 +11,6 @@
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
-#include <string>
 
 namespace meshard {
 namespace {
@@ -184,9 +183,9 @@ StreamedModel TransolverImpl::fused(const torch::Tensor& inputs, const torch::Te
     auto fusion = this->fusion(inputs, time);
     if (!fusion.obstacle) return std::move(fusion.model);
     throw InvalidInput(
-        std::string(
-            "Transolver: memory mode `streamed` and slice states need blocks that are fused, and a block is not: ") +
-        fusion.obstacle + ". Use `recomputed`.");
+        "Transolver: memory mode `streamed` and slice states need blocks that are fused, and a block is not: "
+        "{}. Use `recomputed`.",
+        fusion.obstacle);
 }
 
 torch::Tensor TransolverImpl::run(const torch::Tensor& inputs, const torch::Tensor& time)

@@ -298,7 +298,7 @@ void attention(RuleCall& call)
 /// The layout of a gradient, which is a pending sum on the axes that divide the work without sharding this tensor.
 SpecPtr gradient_spec(const RuleCall& call, const Plan& plan, AxisLayouts layouts)
 {
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         if (plan.roles[axis] != Role::Whole && !layouts[axis].is_shard()) layouts[axis] = {Partial(), nullptr, 1};
     }
     return call.spec(layouts);
@@ -346,7 +346,7 @@ const RuleRegistration attention_rules[] = {
 template <class F>
 void require(bool holds, F&& what)
 {
-    if (!holds) throw InvalidInput("scaled_dot_product_attention: " + what());
+    if (!holds) throw InvalidInput("scaled_dot_product_attention: {}", what());
 }
 
 void require(bool holds, const char* what)

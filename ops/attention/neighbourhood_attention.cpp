@@ -377,7 +377,7 @@ TORCH_LIBRARY_IMPL(meshard, Autograd, library)
 
 [[noreturn]] void refuse(const std::string& what)
 {
-    throw InvalidInput("neighbourhood_attention: " + what);
+    throw InvalidInput("neighbourhood_attention: {}", what);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ AxisLayouts shared_layouts(const RuleCall& call, c10::ArrayRef<at::Tensor> opera
     AxisLayouts layouts(call.num_axes());
     if (exact_mode()) return layouts;
     bool taken[kWidthDim] = {};
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         for (const auto& operand : operands) {
             const auto& layout = call.layout(operand, axis);
             if (!layout.is_shard() || layout.placement.dim >= kWidthDim || taken[layout.placement.dim]) continue;

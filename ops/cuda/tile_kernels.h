@@ -170,43 +170,44 @@ struct TokenAttentionGradient {
     float *tokens_gradient, *weight_gradient;
 };
 
-#define MESHARD_TILE_FUNCTIONS(Executor)                                                                               \
+#define MESHARD_TILE_FUNCTIONS(Executor, END)                                                                          \
     /* sums (H, S, D + 1) of weighted values, then weights; finds log_sums first, or takes them. */                    \
-    void sum_in_slices(const Executor&, const TilePoints&, const TileRows& values, bool find_log_sums, float* sums);   \
-    void find_log_sums(const Executor&, const TilePoints&);                                                            \
+    void sum_in_slices(const Executor&, const TilePoints&, const TileRows& values, bool find_log_sums,                 \
+                        float* sums) END                                                                               \
+    void find_log_sums(const Executor&, const TilePoints&) END                                                         \
     /* Means of values for each slice, weighted by a softmax over points of their logits, then logarithms of the sums  \
      * of exponentials: (H, S, D + 1). Finds log_sums, too. */                                                         \
-    void find_point_means(const Executor&, const TilePoints&, const TileRows& values, float* means);                   \
+    void find_point_means(const Executor&, const TilePoints&, const TileRows& values, float* means) END                \
     /* y[n, h, :] = sum over s of w[n, h, s] states[h, s, :] */                                                        \
-    void deslice_rows(const Executor&, const TilePoints&, const float* states, const TileRows& y);                     \
+    void deslice_rows(const Executor&, const TilePoints&, const float* states, const TileRows& y) END                  \
     /* Gradients of points, and of slices and their bias together: (H, S, D + 1). */                                   \
-    void find_slice_gradients(const Executor&, const TilePoints&, const TileGradients&, float* slice_gradients);       \
+    void find_slice_gradients(const Executor&, const TilePoints&, const TileGradients&, float* slice_gradients) END    \
     /* Adds to the totals' column of sums_gradient (H, S, D + 1) what rounding states and sums_gradient in products    \
      * does to the gradients of weights, on */                                                                         \
     /* average over a slice's points. Otherwise it adds up in the gradients of slices and bias, which then are off by  \
      * up to 30 %. */                                                                                                  \
     void round_totals(const Executor&, TileMath, const float* states, const float* sums, const float* state_gradients, \
-                      float* sums_gradient, std::int64_t slices, int head_dim);                                        \
-    void normalize_rows(const Executor&, const NormalizedRows&);                                                       \
-    void normalize_rows_backward(const Executor&, const NormalizedRowsGradient&);                                      \
+                      float* sums_gradient, std::int64_t slices, int head_dim) END                                     \
+    void normalize_rows(const Executor&, const NormalizedRows&) END                                                    \
+    void normalize_rows_backward(const Executor&, const NormalizedRowsGradient&) END                                   \
     /* y = gelu(x), exactly (erf); may be in place */                                                                  \
-    void gelu_rows(const Executor&, RowType, const void* x, void* y, std::int64_t count);                              \
-    void gelu_rows_backward(const Executor&, const GeluGradient&);                                                     \
+    void gelu_rows(const Executor&, RowType, const void* x, void* y, std::int64_t count) END                           \
+    void gelu_rows_backward(const Executor&, const GeluGradient&) END                                                  \
     /* sums over the rows */                                                                                           \
-    void sum_rows(const Executor&, RowType, const void* x, void* sums, std::int64_t rows, std::int64_t channels);      \
-    void fold_weights(const Executor&, const FoldedWeights&);                                                          \
-    void unfold_weights(const Executor&, const UnfoldedWeights&);                                                      \
-    void scale_slices(const Executor&, const SliceScaling&, float* scaled, float* scaled_bias);                        \
-    void scale_slices_backward(const Executor&, const SliceScaling&, const SliceScalingGradient&);                     \
-    void find_slice_means(const Executor&, const SliceTotals&);                                                        \
+    void sum_rows(const Executor&, RowType, const void* x, void* sums, std::int64_t rows, std::int64_t channels) END   \
+    void fold_weights(const Executor&, const FoldedWeights&) END                                                       \
+    void unfold_weights(const Executor&, const UnfoldedWeights&) END                                                   \
+    void scale_slices(const Executor&, const SliceScaling&, float* scaled, float* scaled_bias) END                     \
+    void scale_slices_backward(const Executor&, const SliceScaling&, const SliceScalingGradient&) END                  \
+    void find_slice_means(const Executor&, const SliceTotals&) END                                                     \
     void slice_means_backward(const Executor&, const SliceTotals&, const float* tokens_gradient,                       \
-                              float* sums_gradient);                                                                   \
+                              float* sums_gradient) END                                                                \
     /* Whether a block's shared memory holds the matrices of a head. */                                                \
-    bool tokens_fit(const Executor&, int count, int dim);                                                              \
-    void attend_tokens(const Executor&, const TokenAttention&, float* states);                                         \
-    void attend_tokens_backward(const Executor&, const TokenAttention&, const TokenAttentionGradient&);
+    bool tokens_fit(const Executor&, int count, int dim) END                                                           \
+    void attend_tokens(const Executor&, const TokenAttention&, float* states) END                                      \
+    void attend_tokens_backward(const Executor&, const TokenAttention&, const TokenAttentionGradient&) END
 
-MESHARD_TILE_FUNCTIONS(CudaExecutor)
-MESHARD_TILE_FUNCTIONS(HostExecutor)
+MESHARD_TILE_FUNCTIONS(CudaExecutor, ;)
+MESHARD_TILE_FUNCTIONS(HostExecutor, ;)
 
 }  // namespace meshard

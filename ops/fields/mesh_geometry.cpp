@@ -42,10 +42,10 @@ at::Tensor FieldLayout::own_rows(const char* where, const at::Tensor& field) con
     const auto part = cut_rows_of(where, "field's rows", field);
     const bool fits = layout ? part.layout && *part.layout == *layout : !part.is_cut();
     if (fits && part.own.dim() > 0 && part.own.size(0) == num_owned) return part.own;
-    throw InvalidInput(fmt::format(
+    throw InvalidInput(
         "{}: the field has {} rows{}, expected one for each of the {} {}{}. Make it with FieldLayout::field.", where,
         part.num_global, part.layout ? " with layout " + to_string(*part.layout) : "", num_global, what,
-        layout ? " with layout " + to_string(*layout) : ""));
+        layout ? " with layout " + to_string(*layout) : "");
 }
 
 MeshGeometry::MeshGeometry(Mesh mesh)

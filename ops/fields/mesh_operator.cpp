@@ -9,7 +9,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 namespace meshard {
@@ -205,8 +204,8 @@ at::Tensor MeshOperator::operator()(const at::Tensor& field) const
     const auto& [from, to, stencils, is_empty_row] = *shared_;
     const auto own = from.own_rows(name_, field);
     if (!own.is_floating_point())
-        throw InvalidInput(std::string(name_) + ": a field of type " + c10::toString(own.scalar_type()) +
-                           "; expected a floating type.");
+        throw InvalidInput("{}: a field of type {}; expected a floating type.", name_,
+                           c10::toString(own.scalar_type()));
     auto shape = own.sizes().vec();
     std::int64_t channels = 1;
     for (std::size_t d = 1; d < shape.size(); ++d) channels *= shape[d];

@@ -4,6 +4,7 @@
 #include "ops/rows/cut_rows.h"
 #include "ops/rows/ghost_exchange.h"
 #include "partition/ghosts/ghost_graph.h"
+#include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/mesh/vector_algebra.h"
@@ -174,8 +175,7 @@ Csr gradient_neighbors(const MeshGeometry& geometry, GradientNeighbors neighbors
     for (std::int32_t i = 0; i < geometry.cell_ids().num_owned; ++i) {
         row.clear();
         for (const auto point : mesh.cells.row(i)) around.append(i, point, row);
-        std::ranges::sort(row);
-        row.erase(std::unique(row.begin(), row.end()), row.end());
+        sort_unique(row);
         std::erase(row, i);
         graph.push_row(row);
     }

@@ -9,6 +9,7 @@
 #include "ops/rows/tile_schedule.h"
 #include "ops/slices/slice_layout.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/parameters/stored_parameter.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/redistribute.h"
@@ -257,7 +258,7 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
             run(BlockPasses<float>(*call, local, own));
 
         variable_list saved{keeps ? at::Tensor() : x, kept};
-        saved.insert(saved.end(), weights.begin(), weights.end());
+        append(saved, weights);
         for (auto* tensor : call->kept.tensors()) saved.push_back(std::exchange(*tensor, {}));
         context->save_for_backward(std::move(saved));
         context->saved_data["call"] = c10::IValue::make_capsule(call);
@@ -314,7 +315,7 @@ at::Tensor called(const at::Tensor& x, const FusedBlock& block, const FusedOptio
     call->rows = is_sharded(x) ? spec_of(x) : nullptr;
     call->by_kernels = by_kernels;
     auto weights = list_of(block.weights);
-    weights.insert(weights.end(), block.attend_weights.begin(), block.attend_weights.end());
+    append(weights, block.attend_weights);
     if (block.context.defined()) weights.push_back(block.context.to(weights.front().scalar_type()));
     const auto wants = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
     call->recorded = at::GradMode::is_enabled() && (wants(x) || std::ranges::any_of(weights, wants));

@@ -6,6 +6,7 @@
 #include "ops/rows/tile_schedule.h"
 #include "ops/slices/slice_layout.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -28,8 +29,8 @@ variable_list list_of(const StreamedModel& model)
     if (model.offset.defined()) list.push_back(model.offset.to(model.mlp.hidden.scalar_type()));
     for (const auto& block : model.blocks) {
         const auto own = list_of(block.weights);
-        list.insert(list.end(), own.begin(), own.end());
-        list.insert(list.end(), block.attend_weights.begin(), block.attend_weights.end());
+        append(list, own);
+        append(list, block.attend_weights);
     }
     return list;
 }
@@ -410,7 +411,7 @@ struct StreamFunction : torch::autograd::Function<StreamFunction> {
             result = passes.result();
         });
         variable_list saved{points};
-        saved.insert(saved.end(), weights.begin(), weights.end());
+        append(saved, weights);
         context->save_for_backward(std::move(saved));
         context->saved_data["call"] = c10::IValue::make_capsule(call);
         return wrapped(result, call->rows);

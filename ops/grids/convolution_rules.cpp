@@ -322,7 +322,7 @@ std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradi
 bool is_cut_by_samples_only(const RuleCall& call, const at::Tensor& input, std::initializer_list<std::int64_t> weights)
 {
     if (!is_sharded(input) || spec_of(input)->has_partial()) return false;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& layout = call.layout(input, axis);
         if (!layout.is_shard() || is_whole(call, axis)) continue;
         const auto& extents = *layout.extents;
@@ -341,7 +341,7 @@ bool is_cut_by_samples_only(const RuleCall& call, const at::Tensor& input, std::
 SpecPtr output_spec(const RuleCall& call, const SpecPtr& input, const at::Tensor& local_output)
 {
     AxisLayouts axes;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& layout = input->axes[axis];
         if (!layout.is_shard() || !is_whole(call, axis) ||
             layout.extents->front() == local_output.size(layout.placement.dim))

@@ -9,7 +9,6 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <fmt/core.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -49,9 +48,9 @@ void require_modes(const char* where, at::IntArrayRef sizes, at::IntArrayRef num
     }
     if (fits) return;
     throw InvalidInput(
-        fmt::format("{}: modes {} cannot be kept of a grid of shape {}; it is (batch, channels, n_1, ..., n_d), with 1 "
-                    "to n_a modes along each direction, along the last one 1 to n_d / 2 + 1.",
-                    where, c10::str(num_modes), c10::str(sizes)));
+        "{}: modes {} cannot be kept of a grid of shape {}; it is (batch, channels, n_1, ..., n_d), with 1 "
+        "to n_a modes along each direction, along the last one 1 to n_d / 2 + 1.",
+        where, c10::str(num_modes), c10::str(sizes));
 }
 
 /// The layout in which a grid is transformed: its own, with pending sums reduced and directions gathered whose parts
@@ -158,9 +157,9 @@ SpecPtr shared_modes_spec(const at::Tensor& grid, const SpecPtr& spec, at::IntAr
     const auto axis = axis_of_directions(grid);
     const auto num_ranks = axis < 0 ? 1 : spec->device_mesh->size(axis);
     if (axis < 0 || num_ranks != std::ssize(shares)) {
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "grid_modes: the modes are cut among {} ranks, and the grid among {}. Cut both among the same ranks.",
-            shares.size(), num_ranks));
+            shares.size(), num_ranks);
     }
     auto axes = modes_spec(spec)->axes;
     axes[axis] = {Shard(grid.dim() - 1), std::make_shared<const Extents>(shares.vec()), 1};
@@ -365,8 +364,8 @@ at::Tensor grid_from_modes(const at::Tensor& modes, const at::Tensor& like, at::
     for (std::size_t a = 0; fits && a < num_modes.size(); ++a)
         fits = modes.size(kFirst + static_cast<std::int64_t>(a)) == (a + 1 == num_modes.size() ? 1 : 2) * num_modes[a];
     if (!fits)
-        throw InvalidInput(fmt::format("grid_from_modes: modes of shape {} are not modes {} of a grid of shape {}.",
-                                       c10::str(modes.sizes()), c10::str(num_modes), c10::str(like.sizes())));
+        throw InvalidInput("grid_from_modes: modes of shape {} are not modes {} of a grid of shape {}.",
+                           c10::str(modes.sizes()), c10::str(num_modes), c10::str(like.sizes()));
     return GridFromModes::apply(modes, like, num_modes.vec());
 }
 

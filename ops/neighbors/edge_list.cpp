@@ -51,9 +51,7 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
     const auto own_ids = cut.ids();
     std::vector<std::int64_t> owner(cut.num_global), local_row(cut.num_global, -1);
     if (cut.is_cut()) {
-        std::vector<std::int64_t> counts;
-        for (const auto& of_rank : group.all_gather_integers(std::vector<std::int64_t>{std::ssize(own_ids)}))
-            counts.push_back(of_rank[0]);
+        const auto counts = group.all_gather_integers(std::ssize(own_ids));
         const auto ids = group.all_gather_rows(index_tensor(own_ids), counts);
         const auto* id = ids.const_data_ptr<std::int64_t>();
         for (std::size_t rank = 0; rank < counts.size(); ++rank) {

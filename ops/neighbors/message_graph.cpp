@@ -7,13 +7,13 @@
 #include "ops/rows/row_gather.h"
 #include "ops/rows/row_moves.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <unordered_map>
 
@@ -37,9 +37,8 @@ SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own, const std::strin
 {
     constexpr std::int64_t kWrong = -1;
     const auto axis = cut_axis(like);
-    auto extents = std::make_shared<Extents>();
-    const std::vector<std::int64_t> mine{error.empty() ? own : kWrong};
-    for (const auto& rank : like.device_mesh->group(axis).all_gather_integers(mine)) extents->push_back(rank[0]);
+    auto extents =
+        std::make_shared<Extents>(like.device_mesh->group(axis).all_gather_integers(error.empty() ? own : kWrong));
     const auto wrong = std::find(extents->begin(), extents->end(), kWrong) - extents->begin();
     if (wrong < std::ssize(*extents)) {
         throw InvalidInput(
@@ -86,8 +85,7 @@ Neighbors first_by_id(const Neighbors& neighbors, std::int64_t max_neighbors)
     const auto offsets = span_of(offsets_here), ids = span_of(ids_here);
     std::vector<std::int64_t> kept_offsets{0}, kept;
     for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
-        std::vector<std::int64_t> entries(offsets[i + 1] - offsets[i]);
-        std::iota(entries.begin(), entries.end(), offsets[i]);
+        auto entries = numbers_from<std::int64_t>(offsets[i], offsets[i + 1] - offsets[i]);
         const auto count = std::min<std::int64_t>(max_neighbors, std::ssize(entries));
         std::partial_sort(entries.begin(), entries.begin() + count, entries.end(),
                           [&](auto a, auto b) { return ids[a] < ids[b]; });
@@ -242,9 +240,9 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     for (const auto& rank : all) {
         // Each rank compares with rank 0, so that every rank throws.
         if (rank[1] != all[0][1]) {
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "DeepGraph: ranks pass different numbers of steps, {} and {}. Pass the same number on every rank.",
-                all[0][1], rank[1]));
+                all[0][1], rank[1]);
         }
         max_degree_ = std::max(max_degree_, rank[0]);
     }
@@ -268,7 +266,7 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     std::size_t num_inner = 0;
     for (std::int64_t step = 1; step < num_steps; ++step) {
         const auto asked = std::exchange(frontier, {});
-        ghosts.insert(ghosts.end(), asked.begin(), asked.end());
+        append(ghosts, asked);
         const auto answers = gather_rows(lists, index_tensor(asked)).contiguous();
         for (std::size_t g = 0; g < asked.size(); ++g) {
             for (std::int64_t k = 0; k < max_degree_; ++k) {
@@ -281,7 +279,7 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
         }
         num_inner = ghosts.size();
     }
-    ghosts.insert(ghosts.end(), frontier.begin(), frontier.end());
+    append(ghosts, frontier);
     deep_offsets.resize(static_cast<std::size_t>(num_owned_) + ghosts.size() + 1, std::ssize(rows));
 
     ghost_ids_ = index_tensor(ghosts);

@@ -4,6 +4,7 @@
 #include "ops/neighbors/point_sampling.h"
 #include "ops/rows/cut_rows.h"
 #include "ops/rows/row_moves.h"
+#include "partition/lists.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
@@ -27,9 +28,7 @@ std::vector<Ids> of_all_ranks(const Ids& own, const RankGroup& group)
 {
     std::vector<Ids> all;
     if (group.size() == 1) return {own};
-    const Ids mine{std::ssize(own)};
-    Ids counts;
-    for (const auto& rank : group.all_gather_integers(mine)) counts.push_back(rank[0]);
+    const auto counts = group.all_gather_integers(std::ssize(own));
     const auto numbers = numbers_of(group.all_gather_rows(index_tensor(own), counts));
     auto begin = numbers.begin();
     for (const auto count : counts) {
@@ -59,7 +58,7 @@ struct Level {
         const auto sample = random_sample(points, std::min(size, cloud.num_global), seed);
         rows = sample.rows;
         const auto by_rank = of_all_ranks(numbers_of(sample.ids), group);
-        for (const auto& of_rank : by_rank) ids.insert(ids.end(), of_rank.begin(), of_rank.end());
+        for (const auto& of_rank : by_rank) append(ids, of_rank);
         std::ranges::sort(ids);
         owners.resize(ids.size());
         for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
@@ -88,12 +87,6 @@ struct Level {
         return map;
     }
 };
-
-void sort_and_unite(Ids& list)
-{
-    std::ranges::sort(list);
-    list.erase(std::unique(list.begin(), list.end()), list.end());
-}
 
 }  // namespace
 
@@ -138,14 +131,14 @@ MultiScaleGraph multi_scale_graph(const at::Tensor& points, const std::vector<st
     Ids ghosts, offsets{0}, ids, rows;
     for (std::size_t i = 0; i < sources.size(); ++i) {
         sources[i].push_back(nodes.own[i]);
-        sort_and_unite(sources[i]);
+        sort_unique(sources[i]);
         for (const auto id : sources[i]) {
             ids.push_back(id);
             if (nodes.owners[id] != rank) ghosts.push_back(id);
         }
         offsets.push_back(std::ssize(ids));
     }
-    sort_and_unite(ghosts);
+    sort_unique(ghosts);
     const auto map = nodes.index_map(ghosts);
     for (const auto id : ids) rows.push_back(map.local_row(id));
 

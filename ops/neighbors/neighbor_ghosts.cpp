@@ -3,10 +3,10 @@
 
 #include "ops/neighbors/neighbor_questions.h"
 #include "ops/search/point_cells.h"
+#include "partition/lists.h"
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 namespace meshard {
 namespace {
@@ -14,8 +14,7 @@ namespace {
 /// Indices that sort `ids`.
 std::vector<std::int64_t> order_of(const std::vector<std::int64_t>& ids)
 {
-    std::vector<std::int64_t> order(ids.size());
-    std::iota(order.begin(), order.end(), 0);
+    auto order = numbers_from<std::int64_t>(0, ids.size());
     if (!std::ranges::is_sorted(ids)) std::ranges::sort(order, [&](auto a, auto b) { return ids[a] < ids[b]; });
     return order;
 }
@@ -84,7 +83,7 @@ std::vector<std::int64_t> exchanged_ids(std::span<const std::int64_t> ids, std::
     std::size_t at = 0;
     for (const auto count : receive) {
         const auto own = unpack_ascending(received, at, count);
-        all.insert(all.end(), own.begin(), own.end());
+        append(all, own);
     }
     return all;
 }
@@ -110,9 +109,9 @@ std::uint64_t content_of(const NeighborRequest& request, const NeighborInput& po
     add(queries.span<T>().data(), queries.span<T>().size_bytes());
     const DeviceMesh* device_mesh = points.device_mesh.get();
     add(&device_mesh, sizeof device_mesh);
-    const auto of_ranks = group.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(hash)});
+    const auto of_ranks = group.all_gather_integers(static_cast<std::int64_t>(hash));
     hash = 0;
-    for (const auto& rank : of_ranks) add(rank.data(), sizeof rank[0]);
+    for (const auto& of_rank : of_ranks) add(&of_rank, sizeof of_rank);
     return hash;
 }
 
@@ -222,9 +221,9 @@ NeighborCandidates<T> found_candidates(const NeighborRequest& request, const Nei
     candidates.plan = std::make_shared<const ExchangePlan>(group, points.size(), std::move(given.values),
                                                            std::move(given.counts), ghosts.ids.counts);
     std::vector<std::int64_t> all_ids = points.ids;
-    all_ids.insert(all_ids.end(), ghosts.ids.values.begin(), ghosts.ids.values.end());
+    append(all_ids, ghosts.ids.values);
     std::vector<T> all_points(points.span<T>().begin(), points.span<T>().end());
-    all_points.insert(all_points.end(), ghosts.coordinates.values.begin(), ghosts.coordinates.values.end());
+    append(all_points, ghosts.coordinates.values);
     candidates.rows = order_of(all_ids);
     candidates.points = picked<T>(all_points, candidates.rows, dimensions);
     candidates.ids = picked<std::int64_t>(all_ids, candidates.rows, 1);

@@ -3,6 +3,7 @@
 
 #include "ops/search/point_boxes.h"
 #include "ops/search/point_cells.h"
+#include "partition/lists.h"
 
 #include <array>
 #include <cmath>
@@ -149,7 +150,7 @@ std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::s
                 is_certain = true;
                 if (!reaches(r)) continue;
             }
-            questions[r].insert(questions[r].end(), query.begin(), query.end());
+            append(questions[r], query);
             constexpr double largest = std::numeric_limits<T>::max();
             if (request.is_knn) questions[r].push_back(static_cast<T>(std::min(bounds[i] * slack, largest)));
         }
@@ -164,7 +165,7 @@ std::vector<std::vector<std::uint8_t>> exchanged_bytes(const std::vector<std::ve
     std::vector<std::uint8_t> all;
     std::vector<std::int64_t> send;
     for (const auto& some : bytes) {
-        all.insert(all.end(), some.begin(), some.end());
+        append(all, some);
         send.push_back(std::ssize(some));
     }
     const auto receive = exchanged(send, group);
@@ -255,7 +256,7 @@ AskedOfRank sent_questions(const NeighborRequest& request, const std::vector<std
             bytes.insert(bytes.end(), data, data + questions[r].size() * sizeof(T));
         } else {
             const auto cells = packed(point_cells<T>(questions[r], dimensions, kFineCell * request.largest_radius()));
-            bytes.insert(bytes.end(), cells.begin(), cells.end());
+            append(bytes, cells);
         }
         send[r] = static_cast<std::int64_t>(bytes.size() - before);
         const auto point_bytes = dimensions * static_cast<std::int64_t>(sizeof(T));

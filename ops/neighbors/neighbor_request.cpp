@@ -4,6 +4,7 @@
 #include "ops/rows/cut_rows.h"
 #include "ops/search/grid_walk.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -34,9 +35,9 @@ NeighborInput neighbor_input(const char* where, const char* what, const at::Tens
             // Divides the clouds of the batch, not their rows.
             if (batch && layout.placement.dim == 0 && layout.blocks == 1) continue;
             if (layout.placement.dim != row_dim || layout.blocks != 1 || rows.is_cut()) {
-                throw InvalidInput(
-                    std::string(where) + ": the " + what + " have layout " + to_string(*spec) +
-                    ", expected a cut along their rows, or of a batch along its clouds. Redistribute them.");
+                throw InvalidInput("{}: the {} have layout {}, expected a cut along their rows, or of a batch along "
+                                   "its clouds. Redistribute them.",
+                                   where, what, to_string(*spec));
             }
             rows.axis = static_cast<std::int64_t>(a);
         }
@@ -45,10 +46,10 @@ NeighborInput neighbor_input(const char* where, const char* what, const at::Tens
     if (batch) here = here.select(0, *batch);
     if (rows.is_cut()) rows.ids = own_row_ids(*rows.layout, rows.axis, here.size(0));
     if (here.dim() != 2 || !here.is_floating_point() || here.size(1) < 1 || here.size(1) > 3) {
-        throw InvalidInput(fmt::format("{}: the {} are a tensor of {} dimensions and type {}{}; expected (n, 1), (n, "
-                                       "2) or (n, 3) of a floating type.",
-                                       where, what, here.dim(), c10::toString(here.scalar_type()),
-                                       here.dim() == 2 ? fmt::format(" with {} columns", here.size(1)) : ""));
+        throw InvalidInput("{}: the {} are a tensor of {} dimensions and type {}{}; expected (n, 1), (n, "
+                           "2) or (n, 3) of a floating type.",
+                           where, what, here.dim(), c10::toString(here.scalar_type()),
+                           here.dim() == 2 ? fmt::format(" with {} columns", here.size(1)) : "");
     }
     if (!rows.is_cut()) {
         rows.ids.resize(here.size(0));
@@ -74,7 +75,7 @@ RankGroup search_group(const at::Tensor& points, const at::Tensor& queries)
 void require_searchable(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries)
 {
     const auto dimensions = static_cast<int>(points.values.size(1));
-    const auto fail = [&](const std::string& text) { throw InvalidInput(std::string(request.where) + ": " + text); };
+    const auto fail = [&](const std::string& text) { throw InvalidInput("{}: {}", request.where, text); };
     if (queries.values.size(1) != dimensions || points.plain.scalar_type() != queries.plain.scalar_type()) {
         fail(fmt::format("points of {} dimensions and type {}, queries of {} and {}. Give both the same number of "
                          "dimensions and the same type.",
@@ -134,7 +135,7 @@ std::int64_t fingerprint(const NeighborRequest& request, const NeighborInput& po
         values.push_back(limit.radius);
         values.push_back(static_cast<double>(limit.max_neighbors));
     }
-    values.insert(values.end(), request.options.period.begin(), request.options.period.end());
+    append(values, request.options.period);
     std::uint64_t hash = values.size();
     for (const auto value : values)
         hash = (hash ^ std::bit_cast<std::uint64_t>(value + 0.0)) * 0x9e3779b97f4a7c15u + (hash >> 29);

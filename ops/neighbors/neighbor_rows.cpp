@@ -10,7 +10,6 @@
 #include "sharding/tensor/with_backward.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <string>
@@ -107,22 +106,22 @@ at::Tensor own_rows_of(const char* where, const at::Tensor& features, const Neig
     const bool is_cut = is_sharded(features) && spec_of(features)->has_shard();
     if (is_cut != static_cast<bool>(neighbors.points_layout) ||
         (is_cut && !(*spec_of(features) == *neighbors.points_layout))) {
-        throw InvalidInput(std::string(where) + ": the features have layout " +
-                           (is_cut ? to_string(*spec_of(features)) : std::string("whole")) + ", the points had " +
-                           (neighbors.points_layout ? to_string(*neighbors.points_layout) : std::string("whole")) +
-                           ". Redistribute the features, or search again.");
+        throw InvalidInput(
+            "{}: the features have layout {}, the points had {}. Redistribute the features, or search again.", where,
+            is_cut ? to_string(*spec_of(features)) : std::string("whole"),
+            neighbors.points_layout ? to_string(*neighbors.points_layout) : std::string("whole"));
     }
     if (is_cut && have_other_ids(*spec_of(features), *neighbors.points_layout)) {
-        throw InvalidInput(std::string(where) + ": the features' rows have other global ids than the points' had. "
-                                                "Redistribute the features by id, or search again.");
+        throw InvalidInput("{}: the features' rows have other global ids than the points' had. "
+                           "Redistribute the features by id, or search again.",
+                           where);
     }
     auto rows = is_sharded(features) ? to_local(features) : features;
     if (neighbors.is_batch) rows = rows.flatten(0, 1);
     const auto expected = (neighbors.is_batch ? neighbors.num_batches : 1) * neighbors.num_points;
     if (rows.dim() < 1 || rows.size(0) != expected) {
-        throw InvalidInput(
-            fmt::format("{}: features of {} rows, the search was among {} points. Pass one row for each point.", where,
-                        rows.dim() < 1 ? 0 : rows.size(0), expected));
+        throw InvalidInput("{}: features of {} rows, the search was among {} points. Pass one row for each point.",
+                           where, rows.dim() < 1 ? 0 : rows.size(0), expected);
     }
     return rows;
 }

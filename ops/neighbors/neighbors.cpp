@@ -171,8 +171,8 @@ std::vector<Neighbors> search_cloud(const NeighborRequest& request, const at::Te
     // `num_left` and differentiability decide which messages follow, not which points are received.
     const auto mine =
         fingerprint(request, point_rows, query_rows) ^ (2 * num_left + is_differentiable(point_rows, query_rows));
-    for (const auto& rank : group.all_gather_integers(std::vector<std::int64_t>{mine})) {
-        if (rank[0] == mine) continue;
+    for (const auto of_rank : group.all_gather_integers(mine)) {
+        if (of_rank == mine) continue;
         error = std::string(request.where) +
                 ": ranks pass different arguments. Call it with the same k, radii, options, types and batches on every "
                 "rank, " +

@@ -6,15 +6,14 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 namespace meshard {
 
 std::vector<at::Tensor> unbind_clouds(const char* where, const char* what, const at::Tensor& batch)
 {
     if (batch.dim() != 3) {
-        throw InvalidInput(fmt::format("{}: the {} have {} dimensions; expected (batch, points, dimensions).", where,
-                                       what, batch.dim()));
+        throw InvalidInput("{}: the {} have {} dimensions; expected (batch, points, dimensions).", where, what,
+                           batch.dim());
     }
     if (!is_sharded(batch)) return batch.unbind(0);
     reduce_partials(batch);
@@ -23,8 +22,8 @@ std::vector<at::Tensor> unbind_clouds(const char* where, const char* what, const
     for (auto& axis : axes) {
         if (!axis.is_shard()) continue;
         if (axis.placement.dim != 1 || axis.blocks != 1) {
-            throw InvalidInput(std::string(where) + ": the " + what + " have layout " + to_string(*spec) +
-                               "; expected a cut along dimension 1, their rows.");
+            throw InvalidInput("{}: the {} have layout {}; expected a cut along dimension 1, their rows.", where, what,
+                               to_string(*spec));
         }
         axis.placement = Shard(0);
     }

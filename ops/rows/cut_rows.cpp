@@ -2,6 +2,7 @@
 #include "ops/rows/cut_rows.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -9,7 +10,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
 
 namespace meshard {
 
@@ -21,8 +21,7 @@ RankGroup CutRows::group() const
 std::vector<std::int64_t> CutRows::ids() const
 {
     if (is_cut()) return own_row_ids(*layout, axis, own.size(0));
-    std::vector<std::int64_t> numbers(own.size(0));
-    std::iota(numbers.begin(), numbers.end(), 0);
+    auto numbers = numbers_from<std::int64_t>(0, own.size(0));
     return numbers;
 }
 
@@ -30,8 +29,7 @@ std::vector<std::int64_t> own_row_ids(const ShardSpec& layout, std::int64_t axis
 {
     const auto& map = layout.index_map;
     if (map && map->num_owned == num_own) return {map->owned().begin(), map->owned().end()};
-    std::vector<std::int64_t> ids(num_own);
-    std::iota(ids.begin(), ids.end(), layout.axes[axis].offset(layout.device_mesh->coordinate(axis)));
+    auto ids = numbers_from<std::int64_t>(layout.axes[axis].offset(layout.device_mesh->coordinate(axis)), num_own);
     return ids;
 }
 
@@ -52,8 +50,8 @@ CutRows cut_rows_of(const char* where, const char* what, const at::Tensor& tenso
         const auto& layout = rows.layout->axes[a];
         if (layout.is_replicate()) continue;
         if (layout.placement.dim != 0 || layout.blocks != 1 || rows.is_cut()) {
-            throw InvalidInput(std::string(where) + ": the " + what + " have layout " + to_string(*rows.layout) +
-                               ", expected a cut along the rows only. Redistribute them.");
+            throw InvalidInput("{}: the {} have layout {}, expected a cut along the rows only. Redistribute them.",
+                               where, what, to_string(*rows.layout));
         }
         rows.axis = static_cast<std::int64_t>(a);
     }
@@ -63,13 +61,13 @@ CutRows cut_rows_of(const char* where, const char* what, const at::Tensor& tenso
 
 void throw_together(const std::string& error, const RankGroup& group)
 {
-    const auto lengths = group.all_gather_integers(std::vector<std::int64_t>{std::ssize(error)});
+    const auto lengths = group.all_gather_integers(std::ssize(error));
     for (int r = 0; r < static_cast<int>(lengths.size()); ++r) {
-        if (lengths[r][0] == 0) continue;
-        auto text = at::zeros({lengths[r][0]}, at::kByte);
+        if (lengths[r] == 0) continue;
+        auto text = at::zeros({lengths[r]}, at::kByte);
         if (group.rank() == r) std::ranges::copy(error, text.mutable_data_ptr<std::uint8_t>());
         group.broadcast(text, r);
-        std::string message(reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>()), lengths[r][0]);
+        std::string message(reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>()), lengths[r]);
         throw InvalidInput(group.size() == 1 ? message : fmt::format("{} (Found by rank {}.)", message, r));
     }
 }

@@ -63,9 +63,9 @@ void agree(const std::string& error, const RowForm& form, const ExchangePlan& pl
     const auto all = group.all_gather_integers(std::vector<std::int64_t>{form.bytes, form.types});
     for (std::size_t r = 1; r < all.size(); ++r) {
         if (all[r] == all[0]) continue;
-        throw InvalidInput(fmt::format("ghost exchange: rank {} sends rows of {} bytes, rank 0 rows of {}{}. Exchange "
-                                       "the same fields, of one shape and type, on every rank.",
-                                       r, all[r][0], all[0][0], all[r][0] == all[0][0] ? " in other types" : ""));
+        throw InvalidInput("ghost exchange: rank {} sends rows of {} bytes, rank 0 rows of {}{}. Exchange "
+                           "the same fields, of one shape and type, on every rank.",
+                           r, all[r][0], all[0][0], all[r][0] == all[0][0] ? " in other types" : "");
     }
     plan.set_agreed();
 }

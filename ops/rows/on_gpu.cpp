@@ -45,9 +45,10 @@ bool has_kernels(const at::Device& device)
 void with_host_access(const at::Device& device, const std::function<void(const HostExecutor&)>& work)
 {
     if (const auto access = access_to(device.type())) return access(device, work);
-    throw Error("A tensor lies on " + device.str() +
-                ", and this build of meshard has no kernels for GPUs. Configure with -DMESHARD_WITH_CUDA=ON, or move "
-                "the tensor to the CPU.");
+    throw Error("A tensor lies on {}, and this build of meshard has no kernels for GPUs. Configure with "
+                "-DMESHARD_WITH_CUDA=ON, or move "
+                "the tensor to the CPU.",
+                device.str());
 }
 
 }  // namespace meshard

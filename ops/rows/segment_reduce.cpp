@@ -10,7 +10,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <optional>
@@ -42,9 +41,9 @@ at::Tensor checked_offsets(const char* where, const at::Tensor& values, const at
         at::_assert_async(within.all(), std::string(where) + ": the offsets do not fit the entries.");
     }
     if (fits) return offsets.to(values.device());
-    throw InvalidInput(fmt::format("{}: {} entries of type {} do not fit the offsets; expected floating values and "
-                                   "int64 offsets that start at 0, never fall and end at the number of entries.",
-                                   where, entries, c10::toString(values.scalar_type())));
+    throw InvalidInput("{}: {} entries of type {} do not fit the offsets; expected floating values and "
+                       "int64 offsets that start at 0, never fall and end at the number of entries.",
+                       where, entries, c10::toString(values.scalar_type()));
 }
 
 /// The row of each entry.

@@ -43,7 +43,7 @@ Rows rows_of(const RuleCall& call, const at::Tensor& input, const at::Tensor& ta
     aligned = with_whole_lines(call, aligned, 1);
     // A replicated input is narrowed to the target's layout.
     auto axes = layouts_of(call, aligned);
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         if (!axes[axis].is_replicate() || !call.layout(target, axis).is_shard()) continue;
         axes[axis] = call.layout(target, axis);
         if (axes[axis].placement.dim > 0) ++axes[axis].placement.dim;
@@ -86,7 +86,7 @@ void nll_loss(RuleCall& call)
     auto results = call.run_local();
     auto sums =
         rows.target.numel() > 0 ? at::stack({results[0].toTensor(), results[1].toTensor()}) : at::zeros({2}, options);
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         if (rows.axes[axis].is_shard()) sum_over_axes(call, {axis}, sums);
     }
     const auto loss = reduction == at::Reduction::Mean ? sums[0] / sums[1] : sums[0].clone();

@@ -24,7 +24,7 @@ std::optional<Distances> plan(const RuleCall& call, const at::Tensor& left, cons
     }
     Distances d{AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes()),
                 AxisLayouts(call.num_axes())};
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto &l = call.layout(left, axis), &r = call.layout(right, axis);
         auto cut = AxisLayout{};  // the same cut for the distances
         if (distances) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules that are called before the ordinary ones in exact mode: no result depends on how rows are cut.
 #include "ops/rules/placement_algebra.h"
+#include "partition/lists.h"
 #include "sharding/ranks/type_limits.h"
 #include "sharding/tensor/boxed_arguments.h"
 #include "sharding/tensor/exact_mode.h"
@@ -10,7 +11,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string_view>
 
 namespace meshard {
@@ -63,8 +63,7 @@ bool gather_whole(RuleCall& call)
 /// `gather_whole` if `input` is cut along dimension `first` or a later one.
 bool gather_from(RuleCall& call, const at::Tensor& input, std::int64_t first)
 {
-    std::vector<std::int64_t> dims(std::max<std::int64_t>(0, input.dim() - first));
-    std::iota(dims.begin(), dims.end(), first);
+    auto dims = numbers_from<std::int64_t>(first, std::max<std::int64_t>(0, input.dim() - first));
     return cuts_any(call, input, dims) && gather_whole(call);
 }
 
@@ -104,10 +103,9 @@ std::vector<const RankGroup*> summed_groups(const RuleCall& call, const at::Tens
                                             c10::ArrayRef<std::int64_t> dims)
 {
     std::vector<const RankGroup*> groups;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& layout = call.layout(tensor, axis);
-        const bool summed =
-            layout.is_shard() && (dims.empty() || std::ranges::find(dims, layout.placement.dim) != dims.end());
+        const bool summed = layout.is_shard() && (dims.empty() || contains(dims, layout.placement.dim));
         if (summed) groups.push_back(&call.device_mesh()->group(axis));
     }
     return groups;
@@ -129,7 +127,7 @@ bool sum_or_mean(RuleCall& call, bool is_mean)
     const bool keepdim = has_dims && call.arg(2).toBool();
     std::int64_t count = 1;
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
-        if (dims.empty() || std::ranges::find(dims, dim) != dims.end()) count *= tensor.size(dim);
+        if (dims.empty() || contains(dims, dim)) count *= tensor.size(dim);
     }
     const auto axes = without_pending(reduced_layouts(layouts_of(call, tensor), dims, keepdim, Reduction::Sum));
     auto total = exact_sum(local_of(tensor).to(type).to(sum_type(type)), dims, keepdim,
@@ -158,8 +156,7 @@ bool loss_exactly(RuleCall& call)
         return gather_whole(call);
     call.reduce({input, target});
     auto there = target;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis)
-        there = call.with_layout(there, axis, call.layout(input, axis));
+    for (const auto axis : call.axes()) there = call.with_layout(there, axis, call.layout(input, axis));
     const auto groups = summed_groups(call, input, {});
     const auto count = input.numel();
     call.set_local(0, at::Tensor(local_of(input)));
@@ -183,7 +180,7 @@ bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
 
     AxisLayouts result(call.num_axes());
     std::vector<const RankGroup*> groups;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const AxisLayout l = call.layout(left, axis), r = call.layout(right, axis);
         if (!l.is_shard() && !r.is_shard()) continue;
         const auto cut = l.is_shard() ? l : r;
@@ -214,10 +211,10 @@ bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
                              left.size(static_cast<std::int64_t>(left_labels.find('k'))), groups);
     if (bias_arg >= 0) {
         auto bias = call.tensor(bias_arg);
-        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) bias = call.with_layout(bias, axis, {});
+        for (const auto axis : call.axes()) bias = call.with_layout(bias, axis, {});
         auto local = local_of(bias);
         const auto missing = std::ssize(out_labels) - local.dim();
-        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        for (const auto axis : call.axes()) {
             if (result[axis].is_shard())
                 local = narrow_operand(call, local, result[axis], axis, result[axis].placement.dim - missing);
         }

@@ -19,7 +19,7 @@ Sampling plan(const RuleCall& call, const at::Tensor& image, const at::Tensor& p
     const AxisLayouts none(call.num_axes());
     Sampling s{none, none, none, none, none};
     const AxisLayout pending{Partial(), nullptr, 1};
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto &i = call.layout(image, axis), &p = call.layout(places, axis);
         if (p.is_shard() && p.placement.dim < places.dim() - 1) {
             s.places[axis] = s.samples[axis] = s.places_gradient[axis] = p;

@@ -3,6 +3,7 @@
 #include "ops/rules/masked_rows.h"
 #include "ops/rules/own_rows.h"
 #include "ops/rules/rank_parts.h"
+#include "partition/lists.h"
 #include "sharding/tensor/boxed_arguments.h"
 
 #include <ATen/ATen.h>
@@ -38,7 +39,7 @@ struct Picking {
 Picking picking(const RuleCall& call, const at::Tensor& source, std::int64_t dim, const at::Tensor& index)
 {
     Picking p{AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes()), -1};
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& rows = call.layout(source, axis);
         const auto& cut = call.layout(index, axis);
         if (rows.is_shard() && rows.placement.dim == dim) {
@@ -187,7 +188,7 @@ void index(RuleCall& call)
     const auto rows = from_the_front(local_of(with_layouts(call, single.index, p.index)), tensor.size(dim));
     const auto& local = local_of(tensor);
     auto shape = local.sizes().slice(0, dim).vec();
-    shape.insert(shape.end(), rows.sizes().begin(), rows.sizes().end());
+    append(shape, rows.sizes());
     shape.insert(shape.end(), local.sizes().begin() + dim + 1, local.sizes().end());
     const auto flat = rows.reshape({-1});
     const auto picked = picked_rows(call, p, tensor, dim, flat);
@@ -216,14 +217,14 @@ void index_put(RuleCall& call)
     if (single.dim < 0 || !is_sharded(tensor) || tensor.numel() == 0) return gathered_rule(call);
     const auto dim = single.dim, index_dims = single.index.dim();
     auto shape = tensor.sizes().slice(0, dim).vec();
-    shape.insert(shape.end(), single.index.sizes().begin(), single.index.sizes().end());
+    append(shape, single.index.sizes());
     shape.insert(shape.end(), tensor.sizes().begin() + dim + 1, tensor.sizes().end());
     TORCH_CHECK(at::is_expandable_to(values.sizes(), shape), call.name(), ": expected values of shape ",
                 c10::IntArrayRef(shape), ", or such as are broadcast to it, found ", values.sizes(), ".");
     const auto axes = without_pending(layouts_of(call, tensor));
     AxisLayouts value_axes(call.num_axes());
     std::int64_t row_axis = -1;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         if (!axes[axis].is_shard()) continue;
         const auto cut = axes[axis].placement.dim;
         if (cut == dim) {
@@ -286,7 +287,7 @@ void embedding_backward(RuleCall& call)
     call.reduce({call.tensor(0), indices});
     auto axes = layouts_of(call, call.tensor(0));
     AxisLayouts index_axes(call.num_axes()), result(call.num_axes());
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         if (axes[axis].is_replicate() && call.layout(indices, axis).is_shard()) {
             axes[axis] = call.layout(indices, axis);
             if (cut_one_dim_twice(axes)) axes[axis] = {};

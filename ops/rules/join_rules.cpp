@@ -60,7 +60,7 @@ void join(RuleCall& call)
     const auto dim = from_front(call.arg(1).toInt(), num_dims);
 
     bool mixed = false;  // some operands are pending and others not: all are reduced
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         std::size_t pending = 0;
         for (const auto& tensor : tensors) pending += call.layout(tensor, axis).is_partial();
         mixed |= pending > 0 && pending < tensors.size();
@@ -72,7 +72,7 @@ void join(RuleCall& call)
     if (mixed) call.reduce(tensors);
 
     AxisLayouts axes(call.num_axes());
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         for (const auto& tensor : tensors) {
             if (!call.layout(tensor, axis).is_replicate()) axes[axis] = call.layout(tensor, axis);
         }

@@ -19,7 +19,7 @@ SpecPtr align_layouts(RuleCall& call, std::int64_t input_arg, std::int64_t targe
     }
     call.reduce({input, target});
     AxisLayouts axes(call.num_axes());
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         axes[axis] = call.layout(input, axis).is_shard() ? call.layout(input, axis) : call.layout(target, axis);
         input = call.with_layout(input, axis, axes[axis]);
         target = call.with_layout(target, axis, axes[axis]);
@@ -61,7 +61,7 @@ void loss_backward(RuleCall& call)
     if (!by_entries && gradient.dim() > 0) return gathered_rule(call);
     const auto spec = align_layouts(call, 1, 2);
     call.reduce({gradient});
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         if (by_entries) gradient = call.with_layout(gradient, axis, spec->axes[axis]);
     }
     auto local = at::Tensor(local_of(gradient));
@@ -80,7 +80,7 @@ void align(RuleCall& call, c10::ArrayRef<std::int64_t> arguments)
     AxisLayouts axes(call.num_axes());
     for (const auto i : arguments) {
         if (call.tensor(i).sizes() != call.tensor(arguments.back()).sizes()) return;  // the operator itself throws
-        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        for (const auto axis : call.axes()) {
             if (const auto& layout = call.layout(call.tensor(i), axis); layout.is_shard() && !axes[axis].is_shard())
                 axes[axis] = layout;
         }

@@ -61,10 +61,7 @@ std::optional<Masking> masking(const RuleCall& call, const at::Tensor& tensor, c
 
 AxisLayout found_layout(const RuleCall& call, const Masking& m, std::int64_t count)
 {
-    auto extents = std::make_shared<Extents>();
-    for (const auto& counts :
-         call.device_mesh()->group(m.row_axis).all_gather_integers(std::vector<std::int64_t>{count}))
-        extents->push_back(counts[0]);
+    auto extents = std::make_shared<Extents>(call.device_mesh()->group(m.row_axis).all_gather_integers(count));
     return {Shard(m.dim), std::move(extents), 1};
 }
 

@@ -51,7 +51,7 @@ void matrix_by_matrix(RuleCall& call)
     }
     AxisLayouts axes(call.num_axes());
     bool is_cut = false;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         for (const auto& tensor : call.tensors()) {
             const auto& layout = call.layout(tensor, axis);
             if (layout.is_shard() && layout.placement.dim < num_outer && !axes[axis].is_shard()) axes[axis] = layout;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer normalisation over any number of last dimensions, which may be cut.
 #include "ops/rules/rank_parts.h"
+#include "partition/lists.h"
 #include "sharding/tensor/direct_kernel.h"
 
 #include <ATen/ATen.h>
-
-#include <numeric>
 
 namespace meshard {
 namespace {
@@ -39,7 +38,7 @@ Lines lines_of(const RuleCall& call, const at::Tensor& input, std::int64_t num_n
 /// Returns whether lines are whole on every rank, the usual case, in which the operator itself is sufficient.
 bool has_whole_lines(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized)
 {
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& layout = call.layout(input, axis);
         if (layout.is_shard() && layout.placement.dim >= input.dim() - num_normalized) return false;
     }
@@ -143,8 +142,7 @@ void layer_norm_backward(RuleCall& call)
         sum_over_axes(call, axes_cutting(call, input, lines.dims), means);
         grad_input = wrap(((wg - means[0] - h * means[1]) * inverse).to(input.scalar_type()), call.spec(lines.axes));
     }
-    std::vector<std::int64_t> outer(lines.outer);
-    std::iota(outer.begin(), outer.end(), 0);
+    auto outer = numbers_from<std::int64_t>(0, lines.outer);
     const auto over_rows = [&](const at::Tensor& x) { return outer.empty() ? x : x.sum(outer); };
     if (mask[1] && weight.defined()) grad_weight = wrap(over_rows(g * h).to(weight.scalar_type()), weight_spec);
     if (mask[2] && bias.defined()) grad_bias = wrap(over_rows(g).to(bias.scalar_type()), weight_spec);

@@ -39,6 +39,13 @@ AxisLayouts layouts_of(const RuleCall& call, const at::Tensor& tensor)
     return AxisLayouts(call.num_axes());
 }
 
+void keep_sums_only(const RuleCall& call, const at::Tensor& tensor)
+{
+    for (const auto& axis : layouts_of(call, tensor)) {
+        if (axis.is_partial() && axis.placement.reduction != Reduction::Sum) call.reduce({tensor});
+    }
+}
+
 at::Tensor narrow_operand(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis,
                           std::int64_t dim)
 {
@@ -52,7 +59,7 @@ at::Tensor narrow_operand(const RuleCall& call, const at::Tensor& local, const A
 bool cuts_any(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)
 {
     if (!is_sharded(tensor)) return false;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& layout = call.layout(tensor, axis);
         if (layout.is_shard() && std::ranges::find(dims, layout.placement.dim) != dims.end()) return true;
     }

@@ -46,6 +46,9 @@ bool distributes(const at::Tensor& factor, bool divides);
 /// Layouts of `tensor` on all axes; Replicate for a plain one.
 AxisLayouts layouts_of(const RuleCall& call, const at::Tensor& tensor);
 
+/// Reduces what is pending of `tensor` but sums.
+void keep_sums_only(const RuleCall& call, const at::Tensor& tensor);
+
 /// Applies `f` to the dimension of each Shard.
 template <class F>
 AxisLayouts map_dims(AxisLayouts axes, F&& f)

@@ -200,7 +200,7 @@ void pointwise_rule(RuleCall& call)
     // On every axis with pending operands those that may stay pending are kept; all others are reduced in one message.
     bool pending = kind != Linearity::None;
     bool any_pending = false;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         bool here = false;
         for (const auto& tensor : tensors) here |= call.layout(tensor, axis).is_partial();
         any_pending |= here;
@@ -208,7 +208,7 @@ void pointwise_rule(RuleCall& call)
     }
     if (written >= 0 && is_sharded(first) && any_pending && pending) {
         // In place, the operand written to must already be pending where the result is.
-        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        for (const auto axis : call.axes()) {
             if (call.layout(tensors.back(), axis).is_partial() && !call.layout(first, axis).is_partial())
                 pending = false;
         }
@@ -217,7 +217,7 @@ void pointwise_rule(RuleCall& call)
 
     // The result is sharded wherever an operand is sharded along a dimension that is not broadcast.
     AxisLayouts result(call.num_axes());
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         for (const auto& tensor : tensors) {
             const auto& layout = call.layout(tensor, axis);
             if (layout.is_shard() && !result[axis].is_shard()) {
@@ -239,7 +239,7 @@ void pointwise_rule(RuleCall& call)
     // The tensor that is written to keeps its layout, since others may share its memory.
     if (written == 0) result = layouts_of(call, first);
     // A dimension may be sharded on one axis only: the first one.
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         for (std::int64_t other = 0; other < axis; ++other) {
             if (result[axis].is_shard() && result[other].is_shard() &&
                 result[axis].placement.dim == result[other].placement.dim)
@@ -252,7 +252,7 @@ void pointwise_rule(RuleCall& call)
         if (!tensor.defined()) continue;
         at::Tensor local;
         auto axes = layouts_of(call, tensor);
-        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        for (const auto axis : call.axes()) {
             if (!axes[axis].is_shard()) continue;
             // Converted if it is sharded differently, or along a dimension that is broadcast.
             auto there = result[axis];
@@ -262,7 +262,7 @@ void pointwise_rule(RuleCall& call)
         }
         if (is_sharded(tensor)) tensor = with_layouts(call, tensor, axes);
         local = local_of(tensor);
-        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        for (const auto axis : call.axes()) {
             const auto& target = result[axis];
             if (target.is_shard() && call.layout(tensor, axis).is_replicate()) {
                 local = narrow_operand(call, local, target, axis, target.placement.dim - (num_dims - tensor.dim()));

@@ -26,7 +26,7 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
 
     // A product is linear in each operand: one pending sum may stay pending if the other operand is whole.
     std::vector<at::Tensor> to_reduce;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& l = call.layout(left, axis);
         const auto& r = call.layout(right, axis);
         const bool sums = (!l.is_partial() || l.placement.reduction == Reduction::Sum) &&
@@ -41,7 +41,7 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
 
     AxisLayouts result(call.num_axes());
     bool bias_counts = true;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const AxisLayout l = call.layout(left, axis), r = call.layout(right, axis);
         if (l.is_partial() || r.is_partial()) {
             result[axis] = {Partial(), nullptr, 1};
@@ -84,7 +84,7 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
             if (dim == std::string_view::npos || call.layout(tensor, axis).is_shard()) return true;
             auto target = cut;
             target.placement.dim = static_cast<std::int64_t>(dim);
-            for (std::int64_t other = 0; other < call.num_axes(); ++other) {
+            for (const auto other : call.axes()) {
                 const auto& there = call.layout(tensor, other);
                 if (other != axis && there.is_shard() && there.placement.dim == target.placement.dim) return false;
             }
@@ -100,7 +100,7 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
     call.set_local(right_arg, at::Tensor(local_of(right)));
     if (bias.defined()) {
         const auto num_dims = std::ssize(out_labels);
-        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        for (const auto axis : call.axes()) {
             if (call.layout(bias, axis).is_shard()) {
                 auto there = result[axis];
                 there.placement.dim -= num_dims - bias.dim();
@@ -109,7 +109,7 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
             }
         }
         auto local = local_of(bias);
-        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        for (const auto axis : call.axes()) {
             if (result[axis].is_shard() && call.layout(bias, axis).is_replicate()) {
                 local = narrow_operand(call, local, result[axis], axis,
                                        result[axis].placement.dim - (num_dims - bias.dim()));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rules/rank_parts.h"
 
+#include "partition/lists.h"
 #include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
@@ -9,14 +10,6 @@
 #include <numeric>
 
 namespace meshard {
-namespace {
-
-bool contains(c10::ArrayRef<std::int64_t> dims, std::int64_t dim)
-{
-    return std::ranges::find(dims, dim) != dims.end();
-}
-
-}  // namespace
 
 at::Tensor with_layouts(const RuleCall& call, const at::Tensor& tensor, const AxisLayouts& axes)
 {
@@ -36,7 +29,7 @@ at::Tensor with_whole_dims(const RuleCall& call, const at::Tensor& tensor, c10::
 AxisLayouts layouts_off_dims(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)
 {
     auto axes = layouts_of(call, tensor);
-    for (std::int64_t a = 0; a < call.num_axes(); ++a) {
+    for (const auto a : call.axes()) {
         if (!axes[a].is_shard() || !contains(dims, axes[a].placement.dim)) continue;
         std::int64_t longest = -1;
         for (std::int64_t d = 0; d < tensor.dim(); ++d) {
@@ -62,7 +55,7 @@ at::Tensor with_whole_lines(const RuleCall& call, const at::Tensor& tensor, std:
 std::vector<std::int64_t> axes_cutting(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)
 {
     std::vector<std::int64_t> axes;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& layout = call.layout(tensor, axis);
         if (layout.is_shard() && contains(dims, layout.placement.dim)) axes.push_back(axis);
     }

@@ -30,10 +30,7 @@ at::ScalarType sum_result_type(at::ScalarType type)
 void sum(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-        const auto& layout = call.layout(tensor, axis);
-        if (layout.is_partial() && layout.placement.reduction != Reduction::Sum) call.reduce({tensor});
-    }
+    keep_sums_only(call, tensor);
     const bool has_dims = call.schema().overload_name() == "dim_IntList";
     const auto dtype_arg = has_dims ? 3 : 1;
     const auto dtype =
@@ -62,10 +59,7 @@ at::Tensor sum_over_count(const at::Tensor& x, c10::IntArrayRef dims, bool keepd
 void mean(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-        const auto& layout = call.layout(tensor, axis);
-        if (layout.is_partial() && layout.placement.reduction != Reduction::Sum) call.reduce({tensor});
-    }
+    keep_sums_only(call, tensor);
     const bool has_dims = call.schema().overload_name() == "dim";
     const auto dims = has_dims ? reduced_dims(call, tensor, 1) : std::vector<std::int64_t>{};
     const bool keepdim = has_dims && call.arg(2).toBool();
@@ -82,7 +76,7 @@ void read_number(RuleCall& call)
     const auto tensor = call.tensor(0);
     call.reduce({tensor});
     auto whole = tensor;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) whole = call.with_layout(whole, axis, {});
+    for (const auto axis : call.axes()) whole = call.with_layout(whole, axis, {});
     call.set_local(0, at::Tensor(local_of(whole)));
     call.push(call.run_local());
 }

@@ -21,7 +21,7 @@ void gather(RuleCall& call)
     auto source = without_pending(layouts_of(call, tensor)), picks = without_pending(layouts_of(call, index));
     AxisLayouts result(call.num_axes());
     std::int64_t row_axis = -1;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         auto &from = source[axis], &pick = picks[axis];
         if (from.is_shard() && from.placement.dim == dim) {
             if (!pick.is_shard() && can_sum(tensor) && row_axis < 0) {
@@ -86,7 +86,7 @@ void scatter(RuleCall& call)
     auto result = target;
     std::int64_t row_axis = -1;
     bool counts = true;  // whether this rank adds the old value: only one may
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         auto &to = target[axis], &entry = entries[axis];
         if (to.is_shard() && to.placement.dim == dim) {
             if (row_axis >= 0) return gathered_rule(call);
@@ -145,7 +145,7 @@ void index_add(RuleCall& call)
     auto result = target;
     std::int64_t row_axis = -1;
     bool counts = true;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         auto &to = target[axis], &from = added[axis];
         if (to.is_shard() && to.placement.dim == dim) {
             if (row_axis >= 0) return gathered_rule(call);

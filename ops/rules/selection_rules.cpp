@@ -13,7 +13,7 @@ namespace {
 std::int64_t leading_axis(const RuleCall& call, const at::Tensor& tensor)
 {
     std::int64_t found = -1;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& layout = call.layout(tensor, axis);
         if (!layout.is_shard()) continue;
         if (found >= 0 || layout.blocks > 1) return -1;
@@ -28,9 +28,7 @@ std::int64_t leading_axis(const RuleCall& call, const at::Tensor& tensor)
 /// Layouts of the entries that the ranks of `axis` have selected, one rank after the other along dimension 0.
 AxisLayouts found_layouts(const RuleCall& call, std::int64_t axis, std::int64_t count)
 {
-    auto extents = std::make_shared<Extents>();
-    for (const auto& counts : call.device_mesh()->group(axis).all_gather_integers(std::vector<std::int64_t>{count}))
-        extents->push_back(counts[0]);
+    auto extents = std::make_shared<Extents>(call.device_mesh()->group(axis).all_gather_integers(count));
     AxisLayouts axes(call.num_axes());
     axes[axis] = {Shard(0), std::move(extents), 1};
     return axes;
@@ -94,7 +92,7 @@ void triangle(RuleCall& call)
     if (tensor.dim() < 2 || !is_sharded(tensor)) return gathered_rule(call);
     call.reduce({tensor});
     auto diagonal = call.arg(1).toInt();
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& layout = call.layout(tensor, axis);
         const auto from_last = layout.is_shard() ? tensor.dim() - layout.placement.dim : 0;
         if (from_last != 1 && from_last != 2) continue;

@@ -64,7 +64,7 @@ AxisLayouts sliced_layouts(AxisLayouts axes, const Range& range)
 
 Range local_range(const RuleCall& call, const AxisLayouts& axes, const Range& range)
 {
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         if (axes[axis].is_shard() && axes[axis].placement.dim == range.dim)
             return own_range(range, *axes[axis].extents, call.coordinate(axis));
     }
@@ -223,7 +223,7 @@ AxisLayouts completed_by_memory(const RuleCall& call, AxisLayouts axes, c10::Int
 {
     const auto known = find_layout(call, sizes);
     if (!known) return axes;
-    for (std::int64_t a = 0; a < call.num_axes(); ++a) {
+    for (const auto a : call.axes()) {
         if (!axes[a].is_replicate() || !(*known)[a].is_shard()) continue;
         const auto before = axes[a];
         axes[a] = (*known)[a];
@@ -232,25 +232,17 @@ AxisLayouts completed_by_memory(const RuleCall& call, AxisLayouts axes, c10::Int
     return axes;
 }
 
-/// Zeros around a part keep a pending sum correct, but no other pending reduction: these are reduced.
-void keep_sums_only(const RuleCall& call, const at::Tensor& tensor)
-{
-    for (const auto& axis : layouts_of(call, tensor)) {
-        if (axis.is_partial() && axis.placement.reduction != Reduction::Sum) call.reduce({tensor});
-    }
-}
-
 /// slice_backward(grad, input_sizes, dim, start, end, step): zeros, with the gradient written to the slice.
 void slice_backward(RuleCall& call)
 {
     const auto sizes = call.arg(1).toIntVector();
     const auto dim = from_front(call.arg(2).toInt(), std::ssize(sizes));
     const auto range = clamped(dim, call.arg(3).toInt(), call.arg(4).toInt(), call.arg(5).toInt(), sizes[dim]);
-    keep_sums_only(call, call.tensor(0));
+    keep_sums_only(call, call.tensor(0));  // zeros around a part are correct in sums alone
     auto axes = layouts_of(call, call.tensor(0));
     if (has_blocks(axes, dim)) return gathered_rule(call);
     const auto known = find_layout(call, sizes);
-    for (std::int64_t a = 0; a < call.num_axes(); ++a) {
+    for (const auto a : call.axes()) {
         if (!axes[a].is_shard() || axes[a].placement.dim != dim) continue;
         const bool as_known = known && (*known)[a].is_shard() && (*known)[a].placement.dim == dim &&
                               (*known)[a].blocks == 1 && sliced_layout((*known)[a], range) == axes[a];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that give the same values another shape.
 #include "ops/rules/rank_parts.h"
+#include "partition/lists.h"
 #include "sharding/tensor/direct_kernel.h"
 
 #include <ATen/ATen.h>
@@ -109,7 +110,7 @@ struct Reshaped {
 std::optional<Reshaped> reshaped_layouts(const RuleCall& call, const at::Tensor& tensor, c10::IntArrayRef shape)
 {
     Reshaped layouts{layouts_of(call, tensor), layouts_of(call, tensor)};
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         auto& before = layouts.before[axis];
         if (!before.is_shard()) continue;
         std::optional<AxisLayout> after;
@@ -280,7 +281,7 @@ void squeeze(RuleCall& call)
     const auto whole = with_whole_dims(call, tensor, removed);
     std::vector<std::int64_t> strides;
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
-        if (std::ranges::find(removed, dim) == removed.end()) strides.push_back(tensor.stride(dim));
+        if (!contains(removed, dim)) strides.push_back(tensor.stride(dim));
     }
     const auto axes = map_dims(layouts_of(call, whole), [&](std::int64_t dim) {
         return dim - std::ranges::count_if(removed, [&](std::int64_t d) { return d < dim; });
@@ -445,7 +446,7 @@ std::optional<at::Tensor> direct_permute(const at::Tensor& tensor, c10::IntArray
     for (const auto dim : dims) {
         const auto d = existing_dim(dim, tensor.dim());
         // The operator itself throws.
-        if (!d || std::ranges::find(order, *d) != order.end()) return std::nullopt;
+        if (!d || contains(order, *d)) return std::nullopt;
         order.push_back(*d);
     }
     return std::ssize(order) == tensor.dim() ? permuted_directly(tensor, order) : std::nullopt;

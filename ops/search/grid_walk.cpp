@@ -3,8 +3,6 @@
 
 #include "partition/error.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -25,9 +23,9 @@ constexpr float kMostCells = 1 << 30;
 
 void refuse_grid_order(double coordinate, double radius)
 {
-    throw InvalidInput(fmt::format("radius_search: the coordinate {} is too many radii ({}) from zero for the "
-                                   "grid's order. Move the points to zero or take a larger radius.",
-                                   coordinate, radius));
+    throw InvalidInput("radius_search: the coordinate {} is too many radii ({}) from zero for the "
+                       "grid's order. Move the points to zero or take a larger radius.",
+                       coordinate, radius);
 }
 
 template <class T>

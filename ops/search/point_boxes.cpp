@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/search/point_boxes.h"
 
+#include "partition/lists.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 namespace meshard {
 namespace {
@@ -44,8 +45,7 @@ void split(std::span<const T> points, int dimensions, std::span<std::int64_t> ro
 template <class T>
 std::vector<PointBox> point_boxes(std::span<const T> points, int dimensions, int max_boxes)
 {
-    std::vector<std::int64_t> rows(points.size() / dimensions);
-    std::iota(rows.begin(), rows.end(), 0);
+    auto rows = numbers_from<std::int64_t>(0, points.size() / dimensions);
     std::vector<PointBox> boxes;
     split<T>(points, dimensions, rows, max_boxes, boxes);
     return boxes;

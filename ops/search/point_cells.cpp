@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/search/point_cells.h"
 
+#include "partition/lists.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -146,8 +148,7 @@ PointCells point_cells(std::span<const T> points, int dimensions, double least_w
     cells.width = longest > 0 ? std::max(least_width, longest / static_cast<double>(kCellsPerAxis)) : 0;
     for (std::size_t i = 0; i < points.size(); i += dimensions)
         cells.codes.push_back(code_of(cells, &points[i], dimensions));
-    std::ranges::sort(cells.codes);
-    cells.codes.erase(std::unique(cells.codes.begin(), cells.codes.end()), cells.codes.end());
+    sort_unique(cells.codes);
     return cells;
 }
 template PointCells point_cells(std::span<const float>, int, double);

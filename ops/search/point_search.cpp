@@ -5,10 +5,7 @@
 #include "ops/search/point_walk.h"
 #include "partition/error.h"
 
-#include <fmt/core.h>
-
 #include <cmath>
-#include <string>
 
 namespace meshard {
 namespace {
@@ -41,11 +38,11 @@ T squared(double radius)
 void require_limit(const char* where, const RadiusLimit& limit)
 {
     if (!(limit.radius > 0) || !std::isfinite(limit.radius) || limit.radius > 1e18) {
-        throw InvalidInput(
-            fmt::format("{}: the radius is {:g}; it must be positive and finite (at most 1e18).", where, limit.radius));
+        throw InvalidInput("{}: the radius is {:g}; it must be positive and finite (at most 1e18).", where,
+                           limit.radius);
     }
     if (limit.max_neighbors < 1) {
-        throw InvalidInput(fmt::format("{}: max_neighbors is {}; it must be 1 or more.", where, limit.max_neighbors));
+        throw InvalidInput("{}: max_neighbors is {}; it must be 1 or more.", where, limit.max_neighbors);
     }
 }
 
@@ -53,21 +50,21 @@ template <class T>
 void require_coordinates(const char* where, const char* what, std::span<const T> coordinates, int dimensions)
 {
     if (dimensions < 1 || dimensions > 3) {
-        throw InvalidInput(fmt::format("{}: {} have {} dimensions, expected 1 to 3.", where, what, dimensions));
+        throw InvalidInput("{}: {} have {} dimensions, expected 1 to 3.", where, what, dimensions);
     }
     if (coordinates.size() % dimensions != 0) {
-        throw InvalidInput(fmt::format("{}: {} are {} numbers, no multiple of the {} dimensions.", where, what,
-                                       coordinates.size(), dimensions));
+        throw InvalidInput("{}: {} are {} numbers, no multiple of the {} dimensions.", where, what, coordinates.size(),
+                           dimensions);
     }
     if (coordinates.size() / dimensions > static_cast<std::size_t>(kLastId)) {
-        throw InvalidInput(std::string(where) + ": more than 2^31 - 1 " + what + " on one rank. Use more ranks.");
+        throw InvalidInput("{}: more than 2^31 - 1 {} on one rank. Use more ranks.", where, what);
     }
     const auto bad = std::ranges::find_if(coordinates, [](T x) { return !(std::abs(x) <= kLargestCoordinate<T>); });
     if (bad == coordinates.end()) return;
     const auto row = (bad - coordinates.begin()) / dimensions;
-    throw InvalidInput(fmt::format("{}: row {} of the {} has the coordinate {:g}; all must be finite and at most {:g} "
-                                   "in size. Remove or mend that row.",
-                                   where, row, what, *bad, kLargestCoordinate<T>));
+    throw InvalidInput("{}: row {} of the {} has the coordinate {:g}; all must be finite and at most {:g} "
+                       "in size. Remove or mend that row.",
+                       where, row, what, *bad, kLargestCoordinate<T>);
 }
 template void require_coordinates(const char*, const char*, std::span<const float>, int);
 template void require_coordinates(const char*, const char*, std::span<const double>, int);
@@ -189,14 +186,12 @@ PointSearch<T>::PointSearch(std::span<const T> points, int dimensions, std::span
 {
     require_coordinates("PointSearch", "points", points, dimensions);
     if (!period.empty() && static_cast<int>(period.size()) != dimensions) {
-        throw InvalidInput(
-            fmt::format("PointSearch: {} periods for points of {} dimensions. Pass one an axis, 0 for an open one.",
-                        period.size(), dimensions));
+        throw InvalidInput("PointSearch: {} periods for points of {} dimensions. Pass one an axis, 0 for an open one.",
+                           period.size(), dimensions);
     }
     for (const auto length : period) {
         if (!(length >= 0) || length > kLargestCoordinate<T>) {
-            throw InvalidInput(
-                fmt::format("PointSearch: the period {:g}; it must be positive, or 0 for an open axis.", length));
+            throw InvalidInput("PointSearch: the period {:g}; it must be positive, or 0 for an open axis.", length);
         }
     }
     if (dimensions == 1) impl_ = std::make_unique<const Impl<1>>(points, period, std::move(pieces));
@@ -223,8 +218,7 @@ template <class Rows>
 void require_one_a_query(const char* where, const char* what, const Rows& rows, std::size_t num_queries)
 {
     if (rows.empty() || rows.size() == num_queries) return;
-    throw InvalidInput(
-        fmt::format("{}: {} {} for {} queries. Pass one a query or none.", where, rows.size(), what, num_queries));
+    throw InvalidInput("{}: {} {} for {} queries. Pass one a query or none.", where, rows.size(), what, num_queries);
 }
 
 }  // namespace
@@ -233,7 +227,7 @@ template <class T>
 NeighborLists<T> PointSearch<T>::knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded,
                                      std::span<const T> bounds_squared) const
 {
-    if (k < 1) throw InvalidInput(fmt::format("knn: k is {}; it must be 1 or more.", k));
+    if (k < 1) throw InvalidInput("knn: k is {}; it must be 1 or more.", k);
     require_coordinates("knn", "queries", queries, impl_->dimensions());
     require_one_a_query("knn", "excluded ids", excluded, queries.size() / impl_->dimensions());
     require_one_a_query("knn", "bounds", bounds_squared, queries.size() / impl_->dimensions());

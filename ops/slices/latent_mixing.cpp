@@ -315,8 +315,9 @@ at::Tensor mix_through_latents(const at::Tensor& keys, const at::Tensor& queries
                      queries.size(1) == keys.size(2) && queries.size(3) == keys.size(3);
     if (!fit) {
         const auto text = [](const at::Tensor& tensor) { return c10::str(tensor.sizes()); };
-        throw InvalidInput("mix_through_latents: keys " + text(keys) + ", queries " + text(queries) + " and values " +
-                           text(values) + ", expected (B, N, H, D), (1, H, M, D) and (B, N, H, D).");
+        throw InvalidInput("mix_through_latents: keys {}, queries {} and values {}, expected (B, N, H, D), (1, H, M, "
+                           "D) and (B, N, H, D).",
+                           text(keys), text(queries), text(values));
     }
     const bool is_double = keys.scalar_type() == at::kDouble || values.scalar_type() == at::kDouble;
     if (exact_mode() || has_cut_heads(keys) || has_cut_heads(values) ||

@@ -77,7 +77,7 @@ std::vector<const RankGroup*> row_groups(const SpecPtr& rows)
 void refuse_second_derivative(const char* where)
 {
     if (at::GradMode::is_enabled())
-        throw InvalidInput(std::string(where) + ": has no second derivative. Call backward without create_graph.");
+        throw InvalidInput("{}: has no second derivative. Call backward without create_graph.", where);
 }
 
 }  // namespace meshard

@@ -55,8 +55,7 @@ SpecPtr with_rows_cut(const char* where, const SpecPtr& spec, std::int64_t num_r
         auto extents = *axis.extents;
         if (rows_are_cut ||
             std::count(extents.begin(), extents.end(), 0) + 1 != static_cast<std::ptrdiff_t>(extents.size())) {
-            throw InvalidInput(std::string(where) + ": the slices are cut (" + to_string(*spec) +
-                               "). Cut rows, batches or heads.");
+            throw InvalidInput("{}: the slices are cut ({}). Cut rows, batches or heads.", where, to_string(*spec));
         }
         for (auto& extent : extents) extent = extent > 0 ? num_rows : 0;
         axis = {Shard(1), std::make_shared<const Extents>(std::move(extents)), 1};
@@ -203,8 +202,9 @@ at::Tensor slice_tokens(const at::Tensor& weights, const at::Tensor& features, d
     const bool fit =
         weights.dim() == 4 && features.dim() == 4 && weights.sizes().slice(0, 3) == features.sizes().slice(0, 3);
     if (!fit) {
-        throw InvalidInput("slice_tokens: weights " + shape_text(weights) + " and features " + shape_text(features) +
-                           ", expected (B, N, H, S) and (B, N, H, D) with the same B, N and H.");
+        throw InvalidInput("slice_tokens: weights {} and features {}, expected (B, N, H, S) and (B, N, H, D) with the "
+                           "same B, N and H.",
+                           shape_text(weights), shape_text(features));
     }
     return SliceTokens::apply(weights, features, epsilon);
 }
@@ -214,8 +214,9 @@ at::Tensor deslice_tokens(const at::Tensor& weights, const at::Tensor& tokens)
     const bool fit = weights.dim() == 4 && tokens.dim() == 4 && weights.size(0) == tokens.size(0) &&
                      weights.size(2) == tokens.size(1) && weights.size(3) == tokens.size(2);
     if (!fit) {
-        throw InvalidInput("deslice_tokens: weights " + shape_text(weights) + " and tokens " + shape_text(tokens) +
-                           ", expected (B, N, H, S) and (B, H, S, D) with the same B, H and S.");
+        throw InvalidInput("deslice_tokens: weights {} and tokens {}, expected (B, N, H, S) and (B, H, S, D) with the "
+                           "same B, H and S.",
+                           shape_text(weights), shape_text(tokens));
     }
     return DesliceTokens::apply(weights, tokens);
 }

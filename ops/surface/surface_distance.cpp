@@ -47,10 +47,9 @@ void require_same_call(const SurfaceDistanceOptions& options, bool queries_need_
                                          vertices_need_gradient};
     const auto all = group.all_gather_integers(mine);
     if (std::ranges::all_of(all, [&](const auto& rank) { return rank == all[0]; })) return;
-    throw InvalidInput(
-        std::string(kWhere) +
-        ": ranks pass different arguments. Call it with the same options on every rank, and with tensors " +
-        "all or none of which need gradients.");
+    throw InvalidInput("{}: ranks pass different arguments. Call it with the same options on every rank, and with "
+                       "tensors all or none of which need gradients.",
+                       kWhere);
 }
 
 /// All rows of a tensor of the surface, gathered and sorted by id. Differentiable.

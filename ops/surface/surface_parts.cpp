@@ -2,6 +2,7 @@
 #include "ops/surface/surface_parts.h"
 
 #include "ops/search/point_boxes.h"
+#include "partition/lists.h"
 #include "partition/mesh/vector_algebra.h"
 #include "sharding/ranks/parallel_for.h"
 
@@ -11,7 +12,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -32,7 +32,7 @@ std::vector<std::vector<T>> exchanged(const std::vector<std::vector<T>>& rows, s
     std::vector<T> all;
     for (const auto& some : rows) {
         send.push_back(std::ssize(some) / width);
-        all.insert(all.end(), some.begin(), some.end());
+        append(all, some);
     }
     for (const auto& rank : group.all_gather_integers(send)) receive.push_back(rank[group.rank()]);
     const auto received =
@@ -70,8 +70,7 @@ std::unordered_map<std::int64_t, std::vector<int>> ranks_at_corners(const Surfac
     std::vector<std::int64_t> keys;
     for (std::size_t c = 0; c < part.corner_ids.size(); ++c)
         keys.push_back(key_of(corner_of(part, static_cast<std::int64_t>(c / 3), static_cast<int>(c % 3))));
-    std::ranges::sort(keys);
-    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+    sort_unique(keys);
     // Each key is assigned to one rank, to which all ranks with that key send it.
     std::vector<std::vector<std::int64_t>> sent_keys(size), answers(size);
     for (const auto key : keys) sent_keys[static_cast<std::uint64_t>(key) % size].push_back(key);
@@ -129,10 +128,9 @@ void make_local(LocalSurface& local, SurfacePart part, const RankGroup& group)
         std::vector<int> ranks;
         for (int k = 0; k < 3; ++k) {
             const auto found = ranks_at.find(key_of(corner_of(part, static_cast<std::int64_t>(f), k)));
-            if (found != ranks_at.end()) ranks.insert(ranks.end(), found->second.begin(), found->second.end());
+            if (found != ranks_at.end()) append(ranks, found->second);
         }
-        std::ranges::sort(ranks);
-        ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+        sort_unique(ranks);
         for (const auto r : ranks) {
             ids[r].push_back(part.face_ids[f]);
             ids[r].insert(ids[r].end(), &part.corner_ids[3 * f], &part.corner_ids[3 * f] + 3);
@@ -146,10 +144,9 @@ void make_local(LocalSurface& local, SurfacePart part, const RankGroup& group)
             part.face_ids.push_back(ghost_ids[r][i]);
             part.corner_ids.insert(part.corner_ids.end(), &ghost_ids[r][i] + 1, &ghost_ids[r][i] + 4);
         }
-        part.corners.insert(part.corners.end(), ghost_corners[r].begin(), ghost_corners[r].end());
+        append(part.corners, ghost_corners[r]);
     }
-    std::vector<std::size_t> order(part.face_ids.size());
-    std::iota(order.begin(), order.end(), 0);
+    auto order = numbers_from<std::size_t>(0, part.face_ids.size());
     std::ranges::sort(order, [&](auto a, auto b) { return part.face_ids[a] < part.face_ids[b]; });
     for (const auto f : order) {
         local.is_own.push_back(f < num_own);
@@ -159,8 +156,7 @@ void make_local(LocalSurface& local, SurfacePart part, const RankGroup& group)
     }
     if (num_own == 0) return;
     // Each triangle gets its own corners: TriangleSurface merges vertices with equal coordinates.
-    std::vector<std::int64_t> corners(local.part.corner_ids.size());
-    std::iota(corners.begin(), corners.end(), 0);
+    auto corners = numbers_from<std::int64_t>(0, local.part.corner_ids.size());
     local.surface.emplace(local.part.corners, std::move(corners));
     local.search.emplace(*local.surface);
 }
@@ -196,14 +192,13 @@ void add_boxes(const SurfacePart& part, std::span<std::int32_t> faces, int count
 
 std::vector<std::vector<PointBox>> published_boxes(const SurfacePart& part, const RankGroup& group)
 {
-    std::vector<std::int32_t> faces(part.face_ids.size());
-    std::iota(faces.begin(), faces.end(), 0);
+    auto faces = numbers_from<std::int32_t>(0, part.face_ids.size());
     std::vector<PointBox> mine;
     add_boxes(part, faces, kBoxes, mine);
     std::vector<double> numbers;
     for (const auto& box : mine) {
-        numbers.insert(numbers.end(), box.low.begin(), box.low.end());
-        numbers.insert(numbers.end(), box.high.begin(), box.high.end());
+        append(numbers, box.low);
+        append(numbers, box.high);
     }
     std::vector<std::vector<PointBox>> all;
     for (const auto& rank : exchanged(std::vector<std::vector<double>>(group.size(), numbers), 6, group)) {

@@ -4,8 +4,6 @@
 #include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <embree3/rtcore.h>
@@ -94,8 +92,8 @@ SurfaceSearch::SurfaceSearch(const TriangleSurface& surface)
     impl->centre = 0.5 * (low + high);
     impl->device = rtcNewDevice(nullptr);
     if (!impl->device)
-        throw InvalidInput(fmt::format("signed_distance: Embree does not start on this machine (error {}).",
-                                       static_cast<int>(rtcGetDeviceError(nullptr))));
+        throw InvalidInput("signed_distance: Embree does not start on this machine (error {}).",
+                           static_cast<int>(rtcGetDeviceError(nullptr)));
     impl->scene = rtcNewScene(impl->device);
     rtcSetSceneFlags(impl->scene, RTC_SCENE_FLAG_ROBUST);
     const auto geometry = rtcNewGeometry(impl->device, RTC_GEOMETRY_TYPE_USER);
@@ -122,9 +120,8 @@ SurfaceSearch::SurfaceSearch(const TriangleSurface& surface)
     rtcReleaseGeometry(geometry);
     rtcCommitScene(impl->scene);
     if (const auto error = rtcGetDeviceError(impl->device); error != RTC_ERROR_NONE) {
-        throw InvalidInput(
-            fmt::format("signed_distance: Embree could not sort {} triangles (error {}). Is there enough memory?",
-                        surface.num_faces(), static_cast<int>(error)));
+        throw InvalidInput("signed_distance: Embree could not sort {} triangles (error {}). Is there enough memory?",
+                           surface.num_faces(), static_cast<int>(error));
     }
     impl_ = std::move(impl);
 }

@@ -2,13 +2,11 @@
 #include "ops/surface/triangle_surface.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/vector_algebra.h"
-
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -75,9 +73,8 @@ TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::
     if (faces_.empty()) throw InvalidInput("signed_distance: the surface has no triangles. Pass one or more.");
     for (const auto vertex : faces_) {
         if (vertex < 0 || vertex >= num_vertices) {
-            throw InvalidInput(
-                fmt::format("signed_distance: a face of the surface has vertex {}; there are vertices 0 to {}.", vertex,
-                            num_vertices - 1));
+            throw InvalidInput("signed_distance: a face of the surface has vertex {}; there are vertices 0 to {}.",
+                               vertex, num_vertices - 1);
         }
     }
     if (!std::ranges::all_of(vertices_, [](double x) { return std::abs(x) < 1e18; })) {
@@ -88,8 +85,7 @@ TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::
     const auto position = [&](std::int64_t v) {
         return Vector3{vertices_[3 * v], vertices_[3 * v + 1], vertices_[3 * v + 2]};
     };
-    std::vector<std::int32_t> order(num_vertices);
-    std::iota(order.begin(), order.end(), 0);
+    auto order = numbers_from<std::int32_t>(0, num_vertices);
     std::ranges::sort(order, [&](auto v, auto w) { return std::pair(position(v), v) < std::pair(position(w), w); });
     same_as_.resize(num_vertices);
     for (std::int64_t i = 0; i < num_vertices; ++i) {

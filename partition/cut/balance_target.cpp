@@ -36,7 +36,7 @@ std::vector<double> shares_of(std::int32_t num_parts, const BalanceTarget& balan
 std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::int32_t num_parts,
                                                   const BalanceTarget& balance)
 {
-    const auto fail = [](const std::string& what) { throw InvalidInput("BalanceTarget: " + what); };
+    const auto fail = [](const std::string& what) { throw InvalidInput("BalanceTarget: {}", what); };
     if (!(balance.imbalance >= 1))
         fail(fmt::format("imbalance is {}, expected 1 or more, e.g. 1.03.", balance.imbalance));
     if (balance.num_weights < 1) fail(fmt::format("num_weights is {}, expected 1 or more.", balance.num_weights));

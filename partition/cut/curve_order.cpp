@@ -3,8 +3,6 @@
 
 #include "partition/error.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -83,8 +81,8 @@ Partition number_parts_along_curve(const Mesh& mesh, Partition partition)
 {
     if (partition.num_rows() != mesh.num_rows()) {
         throw InvalidInput(
-            fmt::format("number_parts_along_curve: the partition has {} rows, the mesh {}. Pass the mesh that was cut.",
-                        partition.num_rows(), mesh.num_rows()));
+            "number_parts_along_curve: the partition has {} rows, the mesh {}. Pass the mesh that was cut.",
+            partition.num_rows(), mesh.num_rows());
     }
     struct Sum {
         std::array<double, 3> point{};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "partition/cut/boundary_search.h"
+#include "partition/lists.h"
 
 #include <algorithm>
 #include <array>
@@ -176,8 +177,7 @@ private:
         if (!tree.nodes.empty()) return tree;
         auto& rows = rows_[part];
         std::erase_if(rows, [&](std::int32_t row) { return owners_[row] != part; });
-        std::ranges::sort(rows);
-        rows.erase(std::ranges::unique(rows).begin(), rows.end());  // some have left and come back
+        sort_unique(rows);  // some have left and come back
         if (!rows.empty()) tree.roots = {add_node(tree, rows)};
         return tree;
     }

@@ -5,7 +5,6 @@
 #include "partition/cut/weight_balance.h"
 #include "partition/error.h"
 
-#include <fmt/core.h>
 #include <metis.h>
 
 #include <algorithm>
@@ -72,16 +71,16 @@ void check_options(const Csr& graph, const MetisOptions& options)
 {
     require_parts("partition_with_metis", options.num_parts);
     if (!(options.imbalance >= 1.0))
-        throw InvalidInput(fmt::format("partition_with_metis: imbalance is {}, expected 1 or more (1.03 lets the "
-                                       "largest part be 3 % above the mean).",
-                                       options.imbalance));
+        throw InvalidInput("partition_with_metis: imbalance is {}, expected 1 or more (1.03 lets the "
+                           "largest part be 3 % above the mean).",
+                           options.imbalance);
     if (!options.edge_weights.empty() && std::ssize(options.edge_weights) != graph.num_entries())
-        throw InvalidInput(fmt::format("partition_with_metis: there are {} edge weights for {} entries of the graph.",
-                                       options.edge_weights.size(), graph.num_entries()));
+        throw InvalidInput("partition_with_metis: there are {} edge weights for {} entries of the graph.",
+                           options.edge_weights.size(), graph.num_entries());
     if (!fits_metis(graph))
-        throw InvalidInput(fmt::format("partition_with_metis: the graph has {} rows and {} entries; this METIS counts "
-                                       "in 32 bits (at most {}). Use --method scotch.",
-                                       graph.num_rows(), graph.num_entries(), std::numeric_limits<idx_t>::max()));
+        throw InvalidInput("partition_with_metis: the graph has {} rows and {} entries; this METIS counts "
+                           "in 32 bits (at most {}). Use --method scotch.",
+                           graph.num_rows(), graph.num_entries(), std::numeric_limits<idx_t>::max());
 }
 
 // METIS expects every edge in both directions and would write past its arrays if one were missing.
@@ -90,8 +89,7 @@ void check_symmetry(const Csr& graph)
     std::uint64_t balance = 0;  // each edge adds its hash in one direction and subtracts it in the other
     for (std::int64_t i = 0; i < graph.num_rows(); ++i)
         for (const auto j : graph.row(i)) {
-            if (i == j)
-                throw InvalidInput(fmt::format("partition_with_metis: row {} of the graph is its own neighbour.", i));
+            if (i == j) throw InvalidInput("partition_with_metis: row {} of the graph is its own neighbour.", i);
             const auto low = static_cast<std::uint64_t>(std::min<std::int64_t>(i, j));
             const auto high = static_cast<std::uint64_t>(std::max<std::int64_t>(i, j));
             auto hash = (low << 32 | high) * 0x9e3779b97f4a7c15u;
@@ -154,11 +152,10 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
                               &num_parts, shares.empty() ? nullptr : shares.data(),
                               weights.empty() ? nullptr : allowed.data(), metis_options, &edge_cut, owners.data());
     if (status == METIS_ERROR_MEMORY)
-        throw Error(fmt::format(
+        throw Error(
             "partition_with_metis: METIS ran out of memory on a graph of {} rows. Use a machine with more memory.",
-            graph.num_rows()));
-    if (status != METIS_OK)
-        throw Error(fmt::format("partition_with_metis: METIS refused the graph (its code is {}).", status));
+            graph.num_rows());
+    if (status != METIS_OK) throw Error("partition_with_metis: METIS refused the graph (its code is {}).", status);
     return owners;
 }
 

@@ -37,7 +37,7 @@ std::int32_t join_sets(std::vector<std::int32_t>& root, std::int32_t a, std::int
 
 void require_parts(const char* where, std::int64_t num_parts)
 {
-    if (num_parts < 1) throw InvalidInput(fmt::format("{}: num_parts is {}, expected 1 or more.", where, num_parts));
+    if (num_parts < 1) throw InvalidInput("{}: num_parts is {}, expected 1 or more.", where, num_parts);
 }
 
 void Partition::validate() const
@@ -47,14 +47,14 @@ void Partition::validate() const
     for (const auto p : owners) is_valid &= static_cast<std::uint32_t>(p) < static_cast<std::uint32_t>(num_parts);
     if (is_valid) return;
     const auto outside = std::ranges::find_if(owners, [&](std::int32_t p) { return p < 0 || p >= num_parts; });
-    throw InvalidInput(fmt::format("Partition: row {} has owner {}, expected 0 to {}.", outside - owners.begin(),
-                                   *outside, num_parts - 1));
+    throw InvalidInput("Partition: row {} has owner {}, expected 0 to {}.", outside - owners.begin(), *outside,
+                       num_parts - 1);
 }
 
 void Partition::validate(const char* where, std::int64_t graph_rows) const
 {
     if (num_rows() != graph_rows)
-        throw InvalidInput(fmt::format("{}: the partition has {} rows, the graph {}.", where, num_rows(), graph_rows));
+        throw InvalidInput("{}: the partition has {} rows, the graph {}.", where, num_rows(), graph_rows);
     validate();
 }
 

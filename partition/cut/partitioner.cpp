@@ -10,8 +10,6 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -106,12 +104,11 @@ void require_problem(const PartitionProblem& problem, const PartitionMethod& met
     if (problem.graph == nullptr) throw InvalidInput("cut_rows: the problem has no graph.");
     require_parts("cut_rows", problem.num_parts);
     if (method.needs_centroids && std::ssize(problem.centroids) != 3 * problem.graph->num_rows())
-        throw InvalidInput(
-            fmt::format("cut_rows: method '{}' needs the rows' centroids, {} times 3 numbers; there are {}.",
-                        method.name, problem.graph->num_rows(), problem.centroids.size()));
+        throw InvalidInput("cut_rows: method '{}' needs the rows' centroids, {} times 3 numbers; there are {}.",
+                           method.name, problem.graph->num_rows(), problem.centroids.size());
     if (!problem.edge_weights.empty() && std::ssize(problem.edge_weights) != problem.graph->num_entries())
-        throw InvalidInput(fmt::format("cut_rows: the graph has {} entries; there are {} weights of edges.",
-                                       problem.graph->num_entries(), problem.edge_weights.size()));
+        throw InvalidInput("cut_rows: the graph has {} entries; there are {} weights of edges.",
+                           problem.graph->num_entries(), problem.edge_weights.size());
 }
 
 struct Start {
@@ -298,7 +295,7 @@ const PartitionMethod& partition_method(std::string_view name)
         names.push_back(method.name);
         list += (list.empty() ? "" : ", ") + method.name;
     }
-    throw InvalidInput("unknown method '" + std::string(name) + "'; known are " + list + "." + suggestion(name, names));
+    throw InvalidInput("unknown method '{}'; known are {}.{}", name, list, suggestion(name, names));
 }
 
 CutResult improve_cut(Partition start, const PartitionProblem& problem, const CutOptions& options)
@@ -321,8 +318,7 @@ CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options)
         std::int64_t product = 1;
         for (const auto count : options.levels) product *= std::max(count, 0);
         if (product != problem.num_parts)
-            throw InvalidInput(
-                fmt::format("cut_rows: the levels multiply to {}, the parts are {}.", product, problem.num_parts));
+            throw InvalidInput("cut_rows: the levels multiply to {}, the parts are {}.", product, problem.num_parts);
         return cut_in_levels(problem, options);
     }
     // A graph that is too large for METIS's 32-bit indices is cut by Scotch.

@@ -71,10 +71,10 @@ const DataArray& require_weight_array(std::span<const DataArray> arrays, const s
 {
     const auto& array = require_array(arrays, name, "the mesh", group);
     if (array.type() == ScalarType::String)
-        throw InvalidInput("row_weights: array '" + name + "' holds texts; a weight is one number a row.");
+        throw InvalidInput("row_weights: array '{}' holds texts; a weight is one number a row.", name);
     if (array.num_components() != 1)
-        throw InvalidInput(fmt::format("row_weights: array '{}' has {} components; a weight is one number a row.", name,
-                                       array.num_components()));
+        throw InvalidInput("row_weights: array '{}' has {} components; a weight is one number a row.", name,
+                           array.num_components());
     return array;
 }
 
@@ -82,18 +82,17 @@ double require_weight(const DataArray& array, std::int64_t row)
 {
     const auto value = array.value(row);
     if (!(value >= 0) || !std::isfinite(value))
-        throw InvalidInput(
-            fmt::format("row_weights: array '{}' has the value {} in row {}; weights are finite and not negative.",
-                        array.name(), value, row));
+        throw InvalidInput("row_weights: array '{}' has the value {} in row {}; weights are finite and not negative.",
+                           array.name(), value, row);
     return value;
 }
 
 void require_some_weight(std::span<const std::string> names, bool has_some)
 {
     if (!has_some)
-        throw InvalidInput(fmt::format("row_weights: all rows have the weight 0 by {}, so that nothing is to be "
-                                       "balanced. Leave out the weights, or choose others.",
-                                       fmt::join(names, ", ")));
+        throw InvalidInput("row_weights: all rows have the weight 0 by {}, so that nothing is to be "
+                           "balanced. Leave out the weights, or choose others.",
+                           fmt::join(names, ", "));
 }
 
 std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::span<const std::string> names)
@@ -111,8 +110,8 @@ std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::s
         } else if (name.starts_with("array:")) {
             values = values_of(mesh, name.substr(6));
         } else if (name != "cells") {
-            throw InvalidInput("row_weights: unknown weight '" + name +
-                               "'; known are cells, points, faces and array:NAME.");
+            throw InvalidInput("row_weights: unknown weight '{}'; known are cells, points, faces and array:NAME.",
+                               name);
         }
         const auto integers = to_integers(values);
         for (std::size_t i = 0; i < num_rows; ++i) weights[i * names.size() + w] = integers[i];
@@ -127,13 +126,12 @@ std::vector<std::int32_t> weights_from_costs(const std::vector<std::int32_t>& ea
     std::vector<double> sizes(costs.size(), 0);
     for (const auto owner : earlier_owners) {
         if (owner < 0 || owner >= static_cast<std::int32_t>(costs.size()))
-            throw InvalidInput(
-                fmt::format("weights_from_costs: there are {} costs, but a row is of part {}.", costs.size(), owner));
+            throw InvalidInput("weights_from_costs: there are {} costs, but a row is of part {}.", costs.size(), owner);
         ++sizes[owner];
     }
     for (const auto cost : costs)
         if (!(cost > 0) || !std::isfinite(cost))
-            throw InvalidInput(fmt::format("weights_from_costs: a part costs {}; expected a positive number.", cost));
+            throw InvalidInput("weights_from_costs: a part costs {}; expected a positive number.", cost);
     std::vector<double> values(earlier_owners.size());
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = costs[earlier_owners[i]] / sizes[earlier_owners[i]];
     return to_integers(values);

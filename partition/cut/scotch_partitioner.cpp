@@ -10,7 +10,6 @@
 #include <cmath>
 #include <mutex>
 #include <scotch.h>
-#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -22,7 +21,7 @@ static_assert(std::is_same_v<SCOTCH_Num, std::int64_t>, "written for Scotch with
 
 void require_success(int status, const char* what)
 {
-    if (status != 0) throw Error(std::string("partition_with_scotch: Scotch failed to ") + what + ".");
+    if (status != 0) throw Error("partition_with_scotch: Scotch failed to {}.", what);
 }
 
 std::vector<SCOTCH_Num> summed_weights(const Csr& graph, const BalanceTarget& balance)

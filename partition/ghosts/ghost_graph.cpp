@@ -3,6 +3,7 @@
 
 #include "partition/cut/geometric_partitioner.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/mesh/neighbor_graph.h"
@@ -70,8 +71,7 @@ public:
     {
         for (std::int64_t cell = 0; cell < mesh_.num_cells(); ++cell) {
             if (is_asked_for[cell]) visit(cell);
-            std::ranges::sort(found_);
-            found_.erase(std::ranges::unique(found_).begin(), found_.end());
+            sort_unique(found_);
             edges_.of_cells.push_row(found_);
             found_.clear();
         }
@@ -212,8 +212,9 @@ GhostRule parse_ghost_rule(std::string_view text)
         if (count >= 1 && count <= 1000 && count == std::floor(count))
             return {.neighbors = GhostNeighbors::Nearest, .num_nearest = static_cast<std::int32_t>(count)};
     }
-    throw InvalidInput("ghost neighbours are '" + std::string(text) +
-                       "'; expected face, edge, vertex, radius:R with R above 0, or nearest:K with K from 1 to 1000.");
+    throw InvalidInput("ghost neighbours are '{}'; expected face, edge, vertex, radius:R with R above 0, or nearest:K "
+                       "with K from 1 to 1000.",
+                       text);
 }
 
 std::string to_string(const GhostRule& rule)
@@ -258,8 +259,8 @@ GhostRelation ghost_relation(const Mesh& mesh, const GhostRule& rule, const Part
 {
     if (!is_by_items(mesh, rule)) return {ghost_graph(mesh, rule)};
     if (partition.num_rows() != mesh.num_cells())
-        throw InvalidInput(fmt::format("ghost_relation: the partition has {} rows, the mesh {} cells.",
-                                       partition.num_rows(), mesh.num_cells()));
+        throw InvalidInput("ghost_relation: the partition has {} rows, the mesh {} cells.", partition.num_rows(),
+                           mesh.num_cells());
     const auto is_near = cells_near_other_parts(mesh, partition, num_layers);
     if (rule.neighbors == GhostNeighbors::Edge) return sharing_edges(EdgeWalk(mesh).run(is_near));
     Csr points;

@@ -4,8 +4,6 @@
 #include "partition/error.h"
 #include "partition/run_on_threads.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -30,7 +28,7 @@ Neighbors neighbors_of(const GhostRelation& relation)
 void check_arguments(const char* where, const Neighbors& graph, const Partition& partition, std::int32_t num_layers)
 {
     if (num_layers < 0 || num_layers > 255)
-        throw InvalidInput(fmt::format("{}: num_layers is {}, expected 0 to 255.", where, num_layers));
+        throw InvalidInput("{}: num_layers is {}, expected 0 to 255.", where, num_layers);
     partition.validate(where, graph.num_rows());
 }
 
@@ -123,7 +121,7 @@ GhostLayer ghost_layer(const Csr& graph, const Partition& partition, std::int32_
 {
     check_arguments("ghost_layer", {&graph}, partition, num_layers);
     if (part < 0 || part >= partition.num_parts)
-        throw InvalidInput(fmt::format("ghost_layer: part is {}, expected 0 to {}.", part, partition.num_parts - 1));
+        throw InvalidInput("ghost_layer: part is {}, expected 0 to {}.", part, partition.num_parts - 1);
     return RingSearch({&graph}, partition).layer(part, rows_by_part(partition).row(part), num_layers);
 }
 

@@ -36,9 +36,7 @@ std::int32_t IndexMap::local_row(std::int64_t global_id) const
 
 void IndexMap::validate(std::int32_t part) const
 {
-    const auto fail = [&](const std::string& what) {
-        throw InvalidInput(fmt::format("IndexMap of part {}: {}", part, what));
-    };
+    const auto fail = [&](const std::string& what) { throw InvalidInput("IndexMap of part {}: {}", part, what); };
     if (num_owned < 0 || num_owned > num_local())
         fail(fmt::format("num_owned is {}, expected 0 to {} (the number of global ids).", num_owned, num_local()));
     if (std::ssize(ghost_owners) != num_ghosts())

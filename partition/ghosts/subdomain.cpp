@@ -15,8 +15,8 @@ namespace {
 void require_partition(const char* where, const Mesh& mesh, const Partition& partition)
 {
     if (partition.num_rows() != mesh.num_rows())
-        throw InvalidInput(fmt::format("{}: the partition has {} rows, the mesh {}{}", where, partition.num_rows(),
-                                       mesh.num_rows(), mesh.is_point_cloud() ? " points." : " cells."));
+        throw InvalidInput("{}: the partition has {} rows, the mesh {}{}", where, partition.num_rows(), mesh.num_rows(),
+                           mesh.is_point_cloud() ? " points." : " cells.");
     partition.validate();
 }
 
@@ -36,9 +36,8 @@ void require_cells_as_numbered(const Subdomain& subdomain)
 {
     const auto num_types = std::ssize(subdomain.mesh.cell_types);
     if (num_types != subdomain.cells.num_local() || subdomain.mesh.num_cells() != subdomain.cells.num_local())
-        throw InvalidInput(fmt::format("merge_subdomains: part {} has {} cell types and {} cells, its numbering {}.",
-                                       subdomain.part, num_types, subdomain.mesh.num_cells(),
-                                       subdomain.cells.num_local()));
+        throw InvalidInput("merge_subdomains: part {} has {} cell types and {} cells, its numbering {}.",
+                           subdomain.part, num_types, subdomain.mesh.num_cells(), subdomain.cells.num_local());
 }
 
 // The subdomain and local row of a row of the whole.
@@ -55,24 +54,24 @@ std::vector<Source> sources_of(std::span<const Subdomain> subdomains, const Inde
     for (std::size_t s = 0; s < subdomains.size(); ++s) {
         const auto& map = subdomains[s].*index_map;
         if (map.num_global != num_global)
-            throw InvalidInput(fmt::format("merge_subdomains: part {} counts {} {}s in the whole, part {} {}.",
-                                           subdomains[s].part, map.num_global, noun, subdomains[0].part, num_global));
+            throw InvalidInput("merge_subdomains: part {} counts {} {}s in the whole, part {} {}.", subdomains[s].part,
+                               map.num_global, noun, subdomains[0].part, num_global);
         for (std::int32_t row = 0; row < map.num_owned; ++row) {
             const auto id = map.global_ids[row];
             if (id < 0 || id >= num_global)
-                throw InvalidInput(fmt::format("merge_subdomains: part {} owns {} {}, but the whole has {}.",
-                                               subdomains[s].part, noun, id, num_global));
+                throw InvalidInput("merge_subdomains: part {} owns {} {}, but the whole has {}.", subdomains[s].part,
+                                   noun, id, num_global);
             auto& source = sources[id];
             if (source.subdomain >= 0)
-                throw InvalidInput(fmt::format("merge_subdomains: {} {} is owned by part {} and by part {}.", noun, id,
-                                               subdomains[source.subdomain].part, subdomains[s].part));
+                throw InvalidInput("merge_subdomains: {} {} is owned by part {} and by part {}.", noun, id,
+                                   subdomains[source.subdomain].part, subdomains[s].part);
             source = {static_cast<std::int32_t>(s), row};
         }
     }
     const auto missing = std::ranges::find(sources, -1, &Source::subdomain);
     if (missing != sources.end())
-        throw InvalidInput(fmt::format("merge_subdomains: {} {} is owned by no part; are all parts given?", noun,
-                                       missing - sources.begin()));
+        throw InvalidInput("merge_subdomains: {} {} is owned by no part; are all parts given?", noun,
+                           missing - sources.begin());
     return sources;
 }
 
@@ -85,9 +84,9 @@ DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const
         const auto& map = subdomains[s].*index_map;
         if (arrays[s]->type() != first.type() || arrays[s]->num_components() != first.num_components() ||
             arrays[s]->name() != first.name() || arrays[s]->num_rows() != map.num_local())
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "merge_subdomains: array '{}' of part {} has another name, type or shape than '{}' of part {}.",
-                arrays[s]->name(), subdomains[s].part, first.name(), subdomains[0].part));
+                arrays[s]->name(), subdomains[s].part, first.name(), subdomains[0].part);
     }
     const auto num_rows = (subdomains[0].*index_map).num_global;
     const auto num_components = first.num_components();
@@ -126,9 +125,8 @@ std::vector<DataArray> merge_groups(std::span<const Subdomain> subdomains, std::
     const auto num_arrays = (subdomains[0].mesh.*group).size();
     for (const auto& subdomain : subdomains)
         if ((subdomain.mesh.*group).size() != num_arrays)
-            throw InvalidInput(fmt::format("merge_subdomains: part {} has {} arrays where part {} has {}.",
-                                           subdomain.part, (subdomain.mesh.*group).size(), subdomains[0].part,
-                                           num_arrays));
+            throw InvalidInput("merge_subdomains: part {} has {} arrays where part {} has {}.", subdomain.part,
+                               (subdomain.mesh.*group).size(), subdomains[0].part, num_arrays);
     for (std::size_t a = 0; a < num_arrays; ++a) {
         std::vector<const DataArray*> arrays;
         for (const auto& subdomain : subdomains) arrays.push_back(&(subdomain.mesh.*group)[a]);
@@ -254,8 +252,8 @@ std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& par
 {
     require_partition("extract_subdomains", mesh, partition);
     if (static_cast<std::int32_t>(ghosts.size()) != partition.num_parts)
-        throw InvalidInput(fmt::format("extract_subdomains: there are ghosts for {} parts, the partition has {}.",
-                                       ghosts.size(), partition.num_parts));
+        throw InvalidInput("extract_subdomains: there are ghosts for {} parts, the partition has {}.", ghosts.size(),
+                           partition.num_parts);
     const SubdomainCutter cutter(mesh, partition, num_ghost_layers);
     std::vector<std::int32_t> local_index;
     std::vector<Subdomain> subdomains;
@@ -270,8 +268,7 @@ Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition&
 {
     require_partition("extract_subdomain", mesh, partition);
     if (part < 0 || part >= partition.num_parts)
-        throw InvalidInput(
-            fmt::format("extract_subdomain: part is {}, expected 0 to {}.", part, partition.num_parts - 1));
+        throw InvalidInput("extract_subdomain: part is {}, expected 0 to {}.", part, partition.num_parts - 1);
     const auto ghosts = num_ghost_layers == 0 ? GhostLayer{} : ghost_layer(graph, partition, part, num_ghost_layers);
     std::vector<std::int32_t> local_index;
     return SubdomainCutter(mesh, partition, num_ghost_layers).cut(part, ghosts, local_index);
@@ -295,8 +292,7 @@ Mesh merge_subdomains(std::span<const Subdomain> subdomains)
     const auto to_global = [&](std::int64_t cell, std::int32_t& point) {
         const auto& map = subdomains[cell_sources[cell].subdomain].points;
         if (point < 0 || point >= map.num_local())
-            throw InvalidInput(
-                fmt::format("merge_subdomains: cell {} uses local point {} of {}.", cell, point, map.num_local()));
+            throw InvalidInput("merge_subdomains: cell {} uses local point {} of {}.", cell, point, map.num_local());
         point = static_cast<std::int32_t>(map.global_ids[point]);
     };
     merged.cells = merge_rows(subdomains, cell_sources, &Mesh::cells);
@@ -319,7 +315,7 @@ Mesh merge_subdomains(std::span<const Subdomain> subdomains)
 void Subdomain::validate() const
 {
     const auto fail = [&](const std::string& what) {
-        throw InvalidInput(fmt::format("Subdomain {} of {}: {}", part, num_parts, what));
+        throw InvalidInput("Subdomain {} of {}: {}", part, num_parts, what);
     };
     const auto require_size = [&](const std::string& what, std::int64_t found, std::int64_t expected) {
         if (found != expected) fail(fmt::format("there are {} {}, expected {}.", found, what, expected));

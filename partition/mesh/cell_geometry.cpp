@@ -2,10 +2,9 @@
 #include "partition/mesh/cell_geometry.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_graph.h"
-
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -146,7 +145,7 @@ struct Facets {
         points.offsets.assign(1, 0);
         points.indices.clear();
         for (std::int64_t k = 0; k < rings.num_rows(); ++k) {
-            points.indices.insert(points.indices.end(), rings.row(k).begin(), rings.row(k).end());
+            append(points.indices, rings.row(k));
             const auto begin = points.indices.begin() + points.offsets.back();
             std::sort(begin, points.indices.end());
             points.indices.erase(std::unique(begin, points.indices.end()), points.indices.end());
@@ -234,9 +233,9 @@ void cell_facets(const Mesh& mesh, std::int64_t cell, Csr& facets)
     if (type.dimension != 3) return;
     const auto faces = solid_faces(type.shape);
     if (faces.empty()) {
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "cell_facets: cell {} is a {}; its faces are not known. Convert it to a polyhedron or to tetrahedra.", cell,
-            cell_type_name(mesh.cell_types[cell])));
+            cell_type_name(mesh.cell_types[cell]));
     }
     std::vector<std::int32_t> ring;
     for (const auto& face : faces) {

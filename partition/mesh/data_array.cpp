@@ -3,8 +3,6 @@
 
 #include "partition/error.h"
 
-#include <fmt/core.h>
-
 #include <cassert>
 #include <cstring>
 
@@ -42,9 +40,8 @@ void gather_rows(const std::byte* from, std::span<const std::int32_t> rows, std:
 void require_shape(const std::string& name, std::int64_t num_rows, std::int32_t num_components)
 {
     if (num_rows < 0 || num_components < 1)
-        throw InvalidInput(
-            fmt::format("DataArray '{}': expected at least 0 rows and 1 component, got {} rows and {} components.",
-                        name, num_rows, num_components));
+        throw InvalidInput("DataArray '{}': expected at least 0 rows and 1 component, got {} rows and {} components.",
+                           name, num_rows, num_components);
 }
 
 }  // namespace
@@ -81,8 +78,7 @@ std::string_view to_string(ScalarType type)
 
 void throw_no_number(ScalarType type)
 {
-    throw InvalidInput("DataArray: values of type " + std::string(to_string(type)) +
-                       " are not numbers; read them with strings().");
+    throw InvalidInput("DataArray: values of type {} are not numbers; read them with strings().", to_string(type));
 }
 
 DataArray::DataArray(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components)
@@ -100,8 +96,7 @@ DataArray::DataArray(std::string name, ScalarType type, std::int64_t num_rows, s
 DataArray DataArray::from_strings(std::string name, std::vector<std::string> values, std::int32_t num_components)
 {
     if (num_components < 1 || values.size() % num_components != 0)
-        throw InvalidInput(
-            fmt::format("DataArray '{}': {} strings do not make rows of {}.", name, values.size(), num_components));
+        throw InvalidInput("DataArray '{}': {} strings do not make rows of {}.", name, values.size(), num_components);
     DataArray array;
     array.name_ = std::move(name);
     array.type_ = ScalarType::String;
@@ -115,11 +110,11 @@ DataArray DataArray::view(std::string name, ScalarType type, std::int64_t num_ro
                           const std::byte* data, std::shared_ptr<const void> owner)
 {
     if (type == ScalarType::String)
-        throw InvalidInput("DataArray '" + name + "': strings cannot be viewed; use from_strings.");
+        throw InvalidInput("DataArray '{}': strings cannot be viewed; use from_strings.", name);
     require_shape(name, num_rows, num_components);
     if (num_rows > 0 && reinterpret_cast<std::uintptr_t>(data) % size_of(type) != 0)
-        throw InvalidInput("DataArray '" + name + "': the memory to view is not aligned for " +
-                           std::string(to_string(type)) + "; copy it first.");
+        throw InvalidInput("DataArray '{}': the memory to view is not aligned for {}; copy it first.", name,
+                           to_string(type));
     DataArray array;
     array.name_ = std::move(name);
     array.type_ = type;
@@ -196,8 +191,7 @@ bool DataArray::same_bits(const DataArray& other) const
 void DataArray::require_type(ScalarType type) const
 {
     if (type_ != type)
-        throw InvalidInput("DataArray '" + name_ + "' holds " + std::string(to_string(type_)) + ", asked for as " +
-                           std::string(to_string(type)) + ".");
+        throw InvalidInput("DataArray '{}' holds {}, asked for as {}.", name_, to_string(type_), to_string(type));
 }
 
 std::byte* DataArray::own_bytes()

@@ -53,12 +53,11 @@ double squared_distance(const Place& a, const Place& b)
 void require_finite(const DataArray& points, double tolerance)
 {
     if (!(tolerance >= 0) || !std::isfinite(tolerance))
-        throw InvalidInput(fmt::format("join_points: the tolerance is {}, expected 0 or a length above 0.", tolerance));
+        throw InvalidInput("join_points: the tolerance is {}, expected 0 or a length above 0.", tolerance);
     for (std::int64_t point = 0; point < points.num_rows(); ++point)
         for (const double x : place_of(points, point))
             if (!std::isfinite(x))
-                throw InvalidInput(
-                    fmt::format("join_points: point {} has a coordinate that is NaN or infinite.", point));
+                throw InvalidInput("join_points: point {} has a coordinate that is NaN or infinite.", point);
 }
 
 // Points that are kept, sorted into boxes with an edge of the tolerance or more: a point within reach is in the same

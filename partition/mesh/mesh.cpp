@@ -2,6 +2,7 @@
 #include "partition/mesh/mesh.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_faults.h"
 #include "partition/nearest_name.h"
@@ -23,32 +24,29 @@ std::string describe_cell(const Mesh& mesh, std::int64_t cell)
 void validate_points(const DataArray& points)
 {
     if (points.type() != ScalarType::Float32 && points.type() != ScalarType::Float64)
-        throw InvalidInput("Mesh: points are " + std::string(to_string(points.type())) +
-                           ", expected Float32 or Float64.");
+        throw InvalidInput("Mesh: points are {}, expected Float32 or Float64.", to_string(points.type()));
     if (points.num_components() != 3)
-        throw InvalidInput(fmt::format("Mesh: points have {} components, expected 3.", points.num_components()));
+        throw InvalidInput("Mesh: points have {} components, expected 3.", points.num_components());
 }
 
 void validate_cell_types(const Mesh& mesh)
 {
     if (std::ssize(mesh.cell_types) != mesh.num_cells())
-        throw InvalidInput(
-            fmt::format("Mesh: there are {} cell types for {} cells.", mesh.cell_types.size(), mesh.num_cells()));
+        throw InvalidInput("Mesh: there are {} cell types for {} cells.", mesh.cell_types.size(), mesh.num_cells());
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         const auto num_points = std::ssize(mesh.cells.row(i));
         if (!cell_type_of(mesh.cell_types[i]).fits(num_points))
-            throw InvalidInput("Mesh: " + cell_size_fault(i, mesh.cell_types[i], num_points) + ".");
+            throw InvalidInput("Mesh: {}.", cell_size_fault(i, mesh.cell_types[i], num_points));
     }
 }
 
 void validate_face_streams(const Mesh& mesh)
 {
-    const bool has_polyhedra = std::ranges::find(mesh.cell_types, 42) != mesh.cell_types.end();
+    const bool has_polyhedra = contains(mesh.cell_types, 42);
     const auto expected = has_polyhedra ? mesh.num_cells() : 0;
     if (mesh.face_streams.num_rows() != expected)
-        throw InvalidInput(fmt::format("Mesh: there are {} face streams, expected {}{}", mesh.face_streams.num_rows(),
-                                       expected,
-                                       has_polyhedra ? " (one row a cell)." : ", because no cell is a polyhedron."));
+        throw InvalidInput("Mesh: there are {} face streams, expected {}{}", mesh.face_streams.num_rows(), expected,
+                           has_polyhedra ? " (one row a cell)." : ", because no cell is a polyhedron.");
     if (!has_polyhedra) return;
     // Entries are counts as well as points, so that the bound that Csr checks is the larger of both.
     mesh.face_streams.validate(INT32_MAX);
@@ -57,10 +55,10 @@ void validate_face_streams(const Mesh& mesh)
         const auto stream = mesh.face_streams.row(i);
         if (mesh.cell_types[i] == 42) {
             if (!check.passes(static_cast<std::int32_t>(i), mesh.cells.row(i), stream))
-                throw InvalidInput("Mesh: " + polyhedron_fault(i, mesh.cells.row(i), stream) + ".");
+                throw InvalidInput("Mesh: {}.", polyhedron_fault(i, mesh.cells.row(i), stream));
         } else if (!stream.empty()) {
-            throw InvalidInput("Mesh: the face stream of " + describe_cell(mesh, i) +
-                               " is not empty; only polyhedra have one.");
+            throw InvalidInput("Mesh: the face stream of {} is not empty; only polyhedra have one.",
+                               describe_cell(mesh, i));
         }
     }
 }
@@ -70,14 +68,13 @@ void validate_arrays(std::span<const DataArray> arrays, const char* group, std::
     std::set<std::string_view> names;
     for (const auto& array : arrays) {
         const auto what = std::string("Mesh: ") + group + " array '" + array.name() + "' ";
-        if (!names.insert(array.name()).second) throw InvalidInput(what + "exists twice.");
+        if (!names.insert(array.name()).second) throw InvalidInput("{}exists twice.", what);
         if (num_rows >= 0 && array.num_rows() != num_rows)
-            throw InvalidInput(
-                fmt::format("{}has {} rows, expected {} (one a {}).", what, array.num_rows(), num_rows, group));
+            throw InvalidInput("{}has {} rows, expected {} (one a {}).", what, array.num_rows(), num_rows, group);
         if (!array.component_names.empty() &&
             array.component_names.size() != static_cast<std::size_t>(array.num_components()))
-            throw InvalidInput(fmt::format("{}has {} component names for {} components.", what,
-                                           array.component_names.size(), array.num_components()));
+            throw InvalidInput("{}has {} component names for {} components.", what, array.component_names.size(),
+                               array.num_components());
     }
 }
 
@@ -176,10 +173,10 @@ const DataArray& require_array(std::span<const DataArray> arrays, std::string_vi
 {
     if (const auto* found = find_array(arrays, name)) return *found;
     auto message = std::string(where) + " has no " + std::string(group) + " field '" + std::string(name) + "'.";
-    if (arrays.empty()) throw InvalidInput(message + " It has no " + std::string(group) + " fields at all.");
+    if (arrays.empty()) throw InvalidInput("{} It has no {} fields at all.", message, group);
     std::vector<std::string> names;
     for (const auto& array : arrays) names.push_back(array.name());
-    throw InvalidInput(message + " It has " + quoted_list(arrays) + "." + suggestion(name, names));
+    throw InvalidInput("{} It has {}.{}", message, quoted_list(arrays), suggestion(name, names));
 }
 
 std::string cell_type_name(std::uint8_t cell_type)
@@ -205,9 +202,9 @@ Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::sp
 {
     const auto to_local = [&](std::int32_t& point) {
         if (local_points[point] < 0)
-            throw InvalidInput(fmt::format("extract_mesh: a chosen cell uses point {}, which is not among the chosen "
-                                           "points. Pass every point of the cells.",
-                                           point));
+            throw InvalidInput("extract_mesh: a chosen cell uses point {}, which is not among the chosen "
+                               "points. Pass every point of the cells.",
+                               point);
         point = local_points[point];
     };
     Mesh part;
@@ -217,7 +214,7 @@ Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::sp
     for (auto& point : part.cells.indices) to_local(point);
     part.cell_types.resize(cells.size());
     std::ranges::transform(cells, part.cell_types.begin(), [&](std::int32_t cell) { return mesh.cell_types[cell]; });
-    if (mesh.has_polyhedra() && std::ranges::find(part.cell_types, 42) != part.cell_types.end()) {
+    if (mesh.has_polyhedra() && contains(part.cell_types, 42)) {
         part.face_streams = gather_rows(mesh.face_streams, cells);
         for_each_face_point(part.face_streams, [&](std::int64_t, std::int32_t& point) { to_local(point); });
     }

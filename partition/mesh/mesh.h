@@ -61,6 +61,21 @@ const DataArray* find_array(std::span<const DataArray> arrays, std::string_view 
 const DataArray& require_array(std::span<const DataArray> arrays, std::string_view name, std::string_view where,
                                std::string_view group);
 
+/// The arrays at the cells of a mesh or grid, or at its points.
+template <class Holder>
+auto& arrays_at(Holder& holder, bool of_cells)
+{
+    return of_cells ? holder.cell_data : holder.point_data;
+}
+
+/// The array of that name among them, as above.
+template <class Holder>
+    requires requires(const Holder& holder) { holder.cell_data; }
+const DataArray& require_array(const Holder& holder, bool of_cells, std::string_view name, std::string_view where)
+{
+    return require_array(arrays_at(holder, of_cells), name, where, of_cells ? "cell" : "point");
+}
+
 /// VTK's name of a cell type in lower case, e.g. `hexahedron`; `cell type 99` for unknown ones.
 std::string cell_type_name(std::uint8_t cell_type);
 

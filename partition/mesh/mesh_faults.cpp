@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/mesh/mesh_faults.h"
 
+#include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 
 #include <fmt/core.h>
@@ -184,8 +185,7 @@ std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> po
     if (points.size() > few) sorted.assign(points.begin(), points.end());
     std::ranges::sort(sorted);
     const auto has = [&](std::int32_t point) {
-        return sorted.empty() ? std::ranges::find(points, point) != points.end()
-                              : std::ranges::binary_search(sorted, point);
+        return sorted.empty() ? contains(points, point) : std::ranges::binary_search(sorted, point);
     };
     const auto name = fmt::format("cell {} (polyhedron)", cell);
     const auto of_stream = "the face stream of " + name;
@@ -227,7 +227,7 @@ bool PolyhedronCheck::passes(std::int32_t cell, std::span<const std::int32_t> po
     for (std::int32_t face = 0; face < stream[0]; ++face) {
         if (at == end || static_cast<std::uint32_t>(*at) >= static_cast<std::size_t>(end - at)) return false;
         for (const auto* const end_of_face = at + 1 + *at; ++at != end_of_face;)
-            if (slot_of(*at) != name_of(*at) && std::ranges::find(points, *at) == points.end()) return false;
+            if (slot_of(*at) != name_of(*at) && !contains(points, *at)) return false;
     }
     return at == end;
 }

@@ -2,8 +2,10 @@
 #include "partition/mesh/mesh_graph.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/neighbor_graph.h"
+#include "partition/mesh/vector_algebra.h"
 
 #include <fmt/core.h>
 
@@ -141,8 +143,7 @@ private:
     void add_any(std::int32_t cell, std::span<const std::int32_t> points, std::size_t min_points)
     {
         sorted_.assign(points.begin(), points.end());
-        std::ranges::sort(sorted_);
-        sorted_.erase(std::ranges::unique(sorted_).begin(), sorted_.end());
+        sort_unique(sorted_);
         if (sorted_.size() < min_points) return;
         Key key{none, none, none, none};
         std::uint32_t slot = 0;
@@ -156,7 +157,7 @@ private:
                 hash = (std::rotl(hash, 23) ^ static_cast<std::uint64_t>(point)) * 0x9e3779b97f4a7c15u;
             const auto [low, high] = std::bit_cast<std::array<std::int32_t, 2>>(std::ssize(large_points_));
             key = {-static_cast<std::int32_t>(sorted_.size()), static_cast<std::int32_t>(hash >> 32), low, high};
-            large_points_.insert(large_points_.end(), sorted_.begin(), sorted_.end());
+            append(large_points_, sorted_);
         }
         push(cell, key, slot);
     }
@@ -209,7 +210,7 @@ private:
     {
         if (crowd.last_cell == cell) return;  // the cell has the facet twice
         if (crowd.num_cells < most_mutual_cells) {
-            lower_.insert(lower_.end(), crowd.first_cells.begin(), crowd.first_cells.end());
+            append(lower_, crowd.first_cells);
             crowd.first_cells.push_back(cell);
         } else {
             lower_.push_back(crowd.last_cell);
@@ -344,32 +345,24 @@ private:
     // it. Such cells are small and rare, so that brute force is fast enough.
     void add_hull(std::span<const std::int32_t> points)
     {
-        using Vector = std::array<double, 3>;
-        std::vector<Vector> at;
+        std::vector<Vector3> at;
         for (const auto p : points)
             at.push_back({mesh_.points.value(p, 0), mesh_.points.value(p, 1), mesh_.points.value(p, 2)});
-        const auto minus = [](const Vector& a, const Vector& b) {
-            return Vector{a[0] - b[0], a[1] - b[1], a[2] - b[2]};
-        };
-        const auto dot = [](const Vector& a, const Vector& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; };
-        const auto cross = [](const Vector& a, const Vector& b) {
-            return Vector{a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]};
-        };
         double size = 0;
-        for (const auto& x : at) size = std::max(size, std::sqrt(dot(minus(x, at[0]), minus(x, at[0]))));
+        for (const auto& x : at) size = std::max(size, norm(x - at[0]));
         constexpr double tolerance =
             1e-5;  // single-precision points of a plane lie within this share of the cell's size
         std::vector<std::int32_t> in_plane;
         for (std::size_t i = 0; i < at.size(); ++i)
             for (std::size_t j = i + 1; j < at.size(); ++j)
                 for (std::size_t k = j + 1; k < at.size(); ++k) {
-                    const auto normal = cross(minus(at[j], at[i]), minus(at[k], at[i]));
-                    const auto length = std::sqrt(dot(normal, normal));
+                    const auto normal = cross(at[j] - at[i], at[k] - at[i]);
+                    const auto length = norm(normal);
                     if (length <= tolerance * size * size) continue;
                     bool above = false, below = false;
                     in_plane.clear();
                     for (std::size_t l = 0; l < at.size(); ++l) {
-                        const auto height = dot(normal, minus(at[l], at[i])) / length;
+                        const auto height = dot(normal, at[l] - at[i]) / length;
                         if (std::abs(height) <= tolerance * size)
                             in_plane.push_back(points[l]);
                         else
@@ -427,8 +420,7 @@ public:
     {
         if (!std::ranges::all_of(points, [&](std::int32_t point) { return marks_[point]; })) return;
         sorted_.assign(points.begin(), points.end());
-        std::ranges::sort(sorted_);
-        sorted_.erase(std::ranges::unique(sorted_).begin(), sorted_.end());
+        sort_unique(sorted_);
         if (sorted_.size() < min_points) return;
         SharedFacet facet{{none, none, none, none}, cell};
         if (sorted_.size() <= facet.key.size()) {
@@ -522,9 +514,9 @@ Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions, const std::ve
     const auto num_facets = count_facets(mesh);
     if (mesh.num_cells() > std::numeric_limits<std::int32_t>::max() ||
         num_facets > std::numeric_limits<std::int32_t>::max())
-        throw InvalidInput(fmt::format("cell_graph: the mesh has {} cells with {} facets; at most 2147483647 can be "
-                                       "numbered. Cut it in pieces first.",
-                                       mesh.num_cells(), num_facets));
+        throw InvalidInput("cell_graph: the mesh has {} cells with {} facets; at most 2147483647 can be "
+                           "numbered. Cut it in pieces first.",
+                           mesh.num_cells(), num_facets);
     FacetMatcher matcher(mesh.num_cells(), num_facets);
     const auto visit_all = [&](auto& facets) {
         FacetWalk walk(mesh, dimensions, facets);

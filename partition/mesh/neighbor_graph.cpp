@@ -3,7 +3,6 @@
 
 #include "partition/error.h"
 
-#include <fmt/core.h>
 #include <nanoflann.hpp>
 
 #include <algorithm>
@@ -128,18 +127,15 @@ private:
 PointCloud cloud_of(const DataArray& points)
 {
     if (points.num_components() != 3)
-        throw InvalidInput(
-            fmt::format("nearest_neighbors: points have {} components, expected 3.", points.num_components()));
+        throw InvalidInput("nearest_neighbors: points have {} components, expected 3.", points.num_components());
     if (points.num_rows() > std::numeric_limits<std::int32_t>::max())
-        throw InvalidInput(
-            fmt::format("nearest_neighbors: {} points are more than 32-bit rows can number.", points.num_rows()));
+        throw InvalidInput("nearest_neighbors: {} points are more than 32-bit rows can number.", points.num_rows());
     PointCloud cloud{points.to_doubles()};
     constexpr double largest = 1e150;  // its square is still finite
     const auto bad = std::ranges::find_if_not(cloud.coordinates, [](double x) { return std::abs(x) <= largest; });
     if (bad != cloud.coordinates.end())
-        throw InvalidInput(
-            fmt::format("nearest_neighbors: point {} has the coordinate {}; all must be finite and at most 1e150.",
-                        (bad - cloud.coordinates.begin()) / 3, *bad));
+        throw InvalidInput("nearest_neighbors: point {} has the coordinate {}; all must be finite and at most 1e150.",
+                           (bad - cloud.coordinates.begin()) / 3, *bad);
     return cloud;
 }
 
@@ -183,7 +179,7 @@ Sites sites_of(const PointCloud& cloud)
 
 Csr nearest_neighbors(const DataArray& points, std::int32_t k)
 {
-    if (k < 1) throw InvalidInput(fmt::format("nearest_neighbors: k is {}, expected 1 or more.", k));
+    if (k < 1) throw InvalidInput("nearest_neighbors: k is {}, expected 1 or more.", k);
     const auto sites = sites_of(cloud_of(points));
     const auto num_points = points.num_rows();
     const auto taken = std::clamp<std::int64_t>(num_points - 1, 0, k);
@@ -219,7 +215,7 @@ Csr nearest_neighbors(const DataArray& points, std::int32_t k)
 
 Csr radius_graph(const DataArray& points, double radius)
 {
-    if (!(radius > 0)) throw InvalidInput(fmt::format("radius_graph: the radius is {}, expected above 0.", radius));
+    if (!(radius > 0)) throw InvalidInput("radius_graph: the radius is {}, expected above 0.", radius);
     const auto cloud = cloud_of(points);
     const auto num_points = points.num_rows();
     Csr graph;
@@ -238,8 +234,8 @@ Csr radius_graph(const DataArray& points, double radius)
         graph.push_row(found);
         if (graph.num_entries() > most)
             throw InvalidInput(
-                fmt::format("radius_graph: within the radius {} there are more than {} neighbours. Take a smaller one.",
-                            radius, most));
+                "radius_graph: within the radius {} there are more than {} neighbours. Take a smaller one.", radius,
+                most);
     }
     return graph;
 }

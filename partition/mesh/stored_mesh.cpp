@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/mesh/stored_mesh.h"
 
+#include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace meshard {
@@ -24,8 +24,7 @@ Mesh HeldMesh::cells(std::span<const std::int32_t> cells) const
         mesh.cells.push_row(cells_.row(cell));
         mesh.cell_types.push_back(cell_types_[cell]);
     }
-    if (face_streams_.num_rows() == 0 || std::ranges::find(mesh.cell_types, kPolyhedron) == mesh.cell_types.end())
-        return mesh;
+    if (face_streams_.num_rows() == 0 || !contains(mesh.cell_types, kPolyhedron)) return mesh;
     for (const auto cell : cells) mesh.face_streams.push_row(face_streams_.row(cell));
     return mesh;
 }

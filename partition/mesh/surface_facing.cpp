@@ -2,6 +2,7 @@
 #include "partition/mesh/surface_facing.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/cell_rings.h"
 #include "partition/mesh/joined_points.h"
 #include "partition/mesh/surface_geometry.h"
@@ -84,8 +85,7 @@ std::vector<std::int32_t> open_points(std::span<const Side> sides)
     for_each_edge(sides, [&](std::span<const Side> edge) {
         if (edge.size() == 1) points.insert(points.end(), {edge[0].low, edge[0].high});
     });
-    std::ranges::sort(points);
-    points.erase(std::ranges::unique(points).begin(), points.end());
+    sort_unique(points);
     return points;
 }
 
@@ -299,9 +299,9 @@ void reverse_points(std::span<std::int32_t> points, std::int64_t cell, std::uint
     const auto corners = num_corners(shape, points.size());
     const bool is_quadratic = points.size() == 2 * corners || points.size() == 2 * corners + 1;
     if (shape == CellShape::Strip || (points.size() != corners && !is_quadratic))
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "cell {} ({}) points inward, and its points cannot be put in the opposite order. Triangulate the surface.",
-            cell, cell_type_name(type)));
+            cell, cell_type_name(type));
     if (shape == CellShape::Pixel) return std::swap(points[1], points[2]);
     std::reverse(points.begin() + 1, points.begin() + static_cast<std::ptrdiff_t>(corners));
     if (points.size() > corners)
@@ -423,7 +423,7 @@ Orient parse_orient(const std::string& word)
 {
     if (word == "outward") return Orient::Outward;
     if (word == "as-is") return Orient::AsIs;
-    throw InvalidInput("the orientation is '" + word + "'; expected outward or as-is.");
+    throw InvalidInput("the orientation is '{}'; expected outward or as-is.", word);
 }
 
 SurfaceFacing orient_surface(Mesh& mesh, Orient orient, const std::string& normals)

@@ -3,8 +3,6 @@
 
 #include "partition/error.h"
 
-#include <fmt/core.h>
-
 #include <cmath>
 
 namespace meshard {
@@ -22,8 +20,8 @@ void add_load(Vector3& force, Vector3& moment, const Vector3& load, const Vector
 void require_size(const char* name, std::size_t size, std::size_t num_cells)
 {
     if (size != num_cells) {
-        throw InvalidInput(
-            fmt::format("integrate_forces: there are {} {} for {} cells; each cell needs one.", size, name, num_cells));
+        throw InvalidInput("integrate_forces: there are {} {} for {} cells; each cell needs one.", size, name,
+                           num_cells);
     }
 }
 

@@ -51,8 +51,9 @@ std::int64_t first_strip(const Mesh& mesh)
 void require_single_polygons(const Mesh& mesh, const std::string& where)
 {
     if (first_strip(mesh) >= 0)
-        throw InvalidInput(where + " has strips of triangles, whose area vectors may cancel: areas, normals and "
-                                   "forces need single polygons. Triangulate it (ParaView: Triangulate).");
+        throw InvalidInput("{} has strips of triangles, whose area vectors may cancel: areas, normals and "
+                           "forces need single polygons. Triangulate it (ParaView: Triangulate).",
+                           where);
 }
 
 double surface_area(const Mesh& mesh)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/mesh/surface_triangles.h"
 
+#include "partition/lists.h"
 #include "partition/mesh/cell_rings.h"
 #include "partition/mesh/vector_algebra.h"
 
@@ -105,7 +106,7 @@ SurfaceTriangles surface_triangles(const Mesh& mesh)
         for_each_ring(mesh, i, ring, [&](std::span<const std::int32_t> corners) {
             if (corners.size() < 3) return;
             if (corners.size() == 3) {
-                triangles.insert(triangles.end(), corners.begin(), corners.end());
+                append(triangles, corners);
                 return;
             }
             positions.clear();
@@ -122,7 +123,7 @@ SurfaceTriangles surface_triangles(const Mesh& mesh)
                 if (!ears.empty()) return;
             }
             const auto middle = std::ssize(points) / 3;
-            points.insert(points.end(), mean.begin(), mean.end());
+            append(points, mean);
             for (std::size_t k = 0; k < corners.size(); ++k)
                 triangles.insert(triangles.end(), {corners[k], corners[(k + 1) % corners.size()], middle});
         });

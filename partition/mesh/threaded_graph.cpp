@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/run_on_threads.h"
 
@@ -48,9 +49,8 @@ std::vector<std::pair<std::int32_t, std::int32_t>>
 edges_at_shared_facets(const Mesh& mesh, const std::vector<Run>& runs, FacetCrowds& crowds)
 {
     std::vector<SharedFacet> facets;
-    for (const auto& run : runs) facets.insert(facets.end(), run.facets.begin(), run.facets.end());
-    std::ranges::sort(facets);
-    facets.erase(std::ranges::unique(facets).begin(), facets.end());  // a cell may have the facet twice
+    for (const auto& run : runs) append(facets, run.facets);
+    sort_unique(facets);  // a cell may have the facet twice
     std::vector<std::pair<std::int32_t, std::int32_t>> edges;
     for (std::size_t begin = 0, end = 0; begin < facets.size(); begin = end) {
         while (end < facets.size() && facets[end].key == facets[begin].key) ++end;
@@ -65,8 +65,7 @@ edges_at_shared_facets(const Mesh& mesh, const std::vector<Run>& runs, FacetCrow
             edges.emplace_back(high, low);
         }
     }
-    std::ranges::sort(edges);
-    edges.erase(std::ranges::unique(edges).begin(), edges.end());
+    sort_unique(edges);
     return edges;
 }
 

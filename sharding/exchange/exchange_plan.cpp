@@ -39,8 +39,7 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
     try {
         index_map.validate(group.rank());
         for (const auto owner : index_map.ghost_owners) {
-            if (owner < 0 || owner >= group.size())
-                throw InvalidInput(fmt::format("a ghost of part {}, which is no rank", owner));
+            if (owner < 0 || owner >= group.size()) throw InvalidInput("a ghost of part {}, which is no rank", owner);
         }
     } catch (const InvalidInput& error) {
         wrong = error.what();
@@ -54,9 +53,9 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
     const auto all = group.all_gather_integers(mine);
     for (std::size_t r = 0; r < all.size(); ++r) {
         if (!all[r].back()) {
-            throw InvalidInput(fmt::format("ExchangePlan: the index map of rank {} is not sound{} Pass the maps of one "
-                                           "partition with as many parts as ranks, each on its rank.",
-                                           r, wrong.empty() ? "." : ": " + wrong));
+            throw InvalidInput("ExchangePlan: the index map of rank {} is not sound{} Pass the maps of one "
+                               "partition with as many parts as ranks, each on its rank.",
+                               r, wrong.empty() ? "." : ": " + wrong);
         }
     }
     mine.pop_back();
@@ -73,10 +72,10 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
         sent.push_back(row);
     }
     if (!group.all_agree(wrong.empty())) {
-        throw InvalidInput("ExchangePlan: " +
-                           (wrong.empty() ? std::string("a row that another rank")
-                                          : fmt::format("{}, which rank {}", wrong, group.rank())) +
-                           " does not own is wanted of it. Pass the maps of one partition, each on its rank.");
+        throw InvalidInput(
+            "ExchangePlan: {} does not own is wanted of it. Pass the maps of one partition, each on its rank.",
+            wrong.empty() ? std::string("a row that another rank")
+                          : fmt::format("{}, which rank {}", wrong, group.rank()));
     }
     const auto plan =
         std::make_shared<ExchangePlan>(group, index_map.num_owned, std::move(sent), std::move(asked), std::move(mine));
@@ -94,9 +93,9 @@ ExchangePlan::ExchangePlan(RankGroup group, std::int64_t num_owned, std::vector<
         send_counts_.size() == size && receive_counts_.size() == size && sum_of(send_counts_) == num_sent();
     const bool owned = std::ranges::all_of(sent_rows, [&](std::int64_t row) { return row >= 0 && row < num_owned_; });
     if (!fits || !owned) {
-        throw InvalidInput(fmt::format("ExchangePlan: {} rows to send, counts for {} ranks; expected a count for each "
-                                       "of {} ranks and rows below {}.",
-                                       num_sent(), send_counts_.size(), size, num_owned_));
+        throw InvalidInput("ExchangePlan: {} rows to send, counts for {} ranks; expected a count for each "
+                           "of {} ranks and rows below {}.",
+                           num_sent(), send_counts_.size(), size, num_owned_);
     }
 }
 

@@ -8,11 +8,9 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 
 namespace meshard {
 namespace {
@@ -24,14 +22,13 @@ constexpr std::int64_t kAhead = 16;  // rows that are prefetched before they are
 void require_index(const char* where, const at::Tensor& index, std::int64_t num_rows)
 {
     if (index.dim() != 1 || index.scalar_type() != at::kLong)
-        throw InvalidInput(std::string(where) + ": the index must be int64 of one dimension.");
+        throw InvalidInput("{}: the index must be int64 of one dimension.", where);
     if (!index.is_cpu()) return;  // the kernels of devices check the index themselves
     const auto numbers = index.contiguous();
     const auto* begin = numbers.const_data_ptr<std::int64_t>();
     const auto* outside =
         std::find_if(begin, begin + numbers.numel(), [&](std::int64_t row) { return row < -1 || row >= num_rows; });
-    if (outside != begin + numbers.numel())
-        throw InvalidInput(fmt::format("{}: row {} of {}.", where, *outside, num_rows));
+    if (outside != begin + numbers.numel()) throw InvalidInput("{}: row {} of {}.", where, *outside, num_rows);
 }
 
 /// `kBytes` is the size of a row if known at compile time, else 0.
@@ -149,8 +146,8 @@ at::Tensor scatter_some_rows(const at::Tensor& rows, const at::Tensor& index, st
 {
     require_index("scatter_some_rows", index, num_rows);
     if (rows.dim() < 1 || rows.size(0) != index.size(0)) {
-        throw InvalidInput(fmt::format("scatter_some_rows: {} rows for {} numbers. Pass a row for each.",
-                                       rows.dim() < 1 ? 0 : rows.size(0), index.size(0)));
+        throw InvalidInput("scatter_some_rows: {} rows for {} numbers. Pass a row for each.",
+                           rows.dim() < 1 ? 0 : rows.size(0), index.size(0));
     }
     return with_backward(added(rows.detach(), index, num_rows), rows, "ScatterSomeRowsBackward",
                          [index](const at::Tensor& gradient) { return take_some_rows(gradient, index); });
@@ -161,9 +158,9 @@ void take_some_rows_into(at::Tensor& target, const at::Tensor& table, const at::
     require_index("take_some_rows_into", index, table.size(0));
     if (target.size(0) != index.size(0) || target.sizes().slice(1) != table.sizes().slice(1) ||
         target.scalar_type() != table.scalar_type() || !target.is_contiguous()) {
-        throw InvalidInput(fmt::format("take_some_rows_into: the target has {} rows for {} numbers, or rows of another "
-                                       "shape or type. Make it like the rows that are taken.",
-                                       target.size(0), index.size(0)));
+        throw InvalidInput("take_some_rows_into: the target has {} rows for {} numbers, or rows of another "
+                           "shape or type. Make it like the rows that are taken.",
+                           target.size(0), index.size(0));
     }
     const at::NoGradGuard no_grad;
     take_into(target, table.detach(), index, false);

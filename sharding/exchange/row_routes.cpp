@@ -2,6 +2,7 @@
 #include "sharding/exchange/row_routes.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/exchange/row_copies.h"
 #include "sharding/ranks/type_limits.h"
 #include "sharding/tensor/redistribute.h"
@@ -9,7 +10,6 @@
 #include "sharding/tensor/with_backward.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>
@@ -62,9 +62,9 @@ void throw_if_any(std::optional<std::int64_t> bad, const RankGroup& group, const
     const auto all = group.all_gather_integers(std::vector<std::int64_t>{bad.has_value(), bad.value_or(0)});
     for (std::size_t r = 0; r < all.size(); ++r) {
         if (all[r][0]) {
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "RowRoutes: id {} {} (found by rank {}). Pass index maps of one and the same whole, each on its rank.",
-                all[r][1], what, r));
+                all[r][1], what, r);
         }
     }
 }
@@ -110,8 +110,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
 
     // Every rank looks up the owners of the rows that it wants, each id once.
     std::vector<std::int64_t> unique(wanted.begin(), wanted.end());
-    std::ranges::sort(unique);
-    unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
+    sort_unique(unique);
     send = directory.counts(unique);
     receive = exchange_counts(send, group);
     const auto asked = group.all_to_all_rows(integer_tensor(unique), send, receive);
@@ -125,8 +124,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     const auto owner_of = group.all_to_all_rows(integer_tensor(answers), receive, send);
 
     // Requests are sent to the owners, sorted by (owner, id).
-    std::vector<std::int64_t> order(unique.size());
-    std::iota(order.begin(), order.end(), 0);
+    auto order = numbers_from<std::int64_t>(0, unique.size());
     const auto owner = span_of(owner_of);
     std::ranges::stable_sort(order, [&](std::int64_t a, std::int64_t b) { return owner[a] < owner[b]; });
     std::vector<std::int64_t> requests;
@@ -140,8 +138,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     routes->send_rows_ = exchange_counts(routes->receive_rows_, group);
     const auto requested = group.all_to_all_rows(integer_tensor(requests), routes->receive_rows_, routes->send_rows_);
 
-    std::vector<std::int64_t> by_id(owned.size());
-    std::iota(by_id.begin(), by_id.end(), 0);
+    auto by_id = numbers_from<std::int64_t>(0, owned.size());
     std::ranges::sort(by_id, [&](std::int64_t a, std::int64_t b) { return owned[a] < owned[b]; });
     std::vector<std::int64_t> sent;
     for (const auto id : span_of(requested)) {
@@ -176,9 +173,9 @@ at::Tensor RowRoutes::scattered(const at::Tensor& rows) const
 at::Tensor RowRoutes::gather(const at::Tensor& owned_rows) const
 {
     if (owned_rows.dim() < 1 || owned_rows.size(0) != num_owned_) {
-        throw InvalidInput(fmt::format("RowRoutes::gather: the tensor has {} rows, this rank owns {}. Pass the owned "
-                                       "rows in the order of their ids in `find`.",
-                                       owned_rows.dim() < 1 ? 0 : owned_rows.size(0), num_owned_));
+        throw InvalidInput("RowRoutes::gather: the tensor has {} rows, this rank owns {}. Pass the owned "
+                           "rows in the order of their ids in `find`.",
+                           owned_rows.dim() < 1 ? 0 : owned_rows.size(0), num_owned_);
     }
     return with_backward(gathered(owned_rows.detach()), owned_rows, "RowRoutesGatherBackward",
                          [self = *this](const at::Tensor& gradient) { return self.scatter(gradient); });
@@ -187,9 +184,9 @@ at::Tensor RowRoutes::gather(const at::Tensor& owned_rows) const
 at::Tensor RowRoutes::scatter(const at::Tensor& wanted_rows) const
 {
     if (wanted_rows.dim() < 1 || wanted_rows.size(0) != num_wanted()) {
-        throw InvalidInput(fmt::format("RowRoutes::scatter: the tensor has {} rows, this rank wants {}. Pass one row "
-                                       "for every wanted id, in their order.",
-                                       wanted_rows.dim() < 1 ? 0 : wanted_rows.size(0), num_wanted()));
+        throw InvalidInput("RowRoutes::scatter: the tensor has {} rows, this rank wants {}. Pass one row "
+                           "for every wanted id, in their order.",
+                           wanted_rows.dim() < 1 ? 0 : wanted_rows.size(0), num_wanted());
     }
     return with_backward(scattered(wanted_rows.detach()), wanted_rows, "RowRoutesScatterBackward",
                          [self = *this](const at::Tensor& gradient) { return self.gather(gradient); });
@@ -207,9 +204,9 @@ at::Tensor full_tensor_in_global_order(const at::Tensor& tensor)
     const auto& map = *spec->index_map;
     const bool fits = layout.blocks == 1 && (*layout.extents)[mesh->coordinate(domain)] == map.num_owned;
     if (!mesh->group(domain).all_agree(fits)) {
-        throw InvalidInput("full_tensor_in_global_order: the tensor lies as " + to_string(*spec) +
-                           ", which is not how its index map cuts it (" + to_string(map) +
-                           "). Redistribute it to the layout of the map first.");
+        throw InvalidInput("full_tensor_in_global_order: the tensor lies as {}, which is not how its index map cuts it "
+                           "({}). Redistribute it to the layout of the map first.",
+                           to_string(*spec), to_string(map));
     }
     const auto ids = mesh->group(domain).all_gather_rows(integer_tensor(map.owned()), *layout.extents);
     return full_tensor(tensor).index_select(layout.placement.dim, ids.argsort().to(tensor.device()));

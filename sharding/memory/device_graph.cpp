@@ -75,8 +75,8 @@ DeviceGraph::DeviceGraph(c10::DeviceType type)
 {
     const auto make = Recorders::all().of(type);
     if (!make)
-        throw Error("DeviceGraph: work of a device of type " + c10::DeviceTypeName(type, /*lower_case=*/true) +
-                    " cannot be recorded.");
+        throw Error("DeviceGraph: work of a device of type {} cannot be recorded.",
+                    c10::DeviceTypeName(type, /*lower_case=*/true));
     recorder_ = make();
 }
 

@@ -11,7 +11,6 @@
 #include <ATen/Context.h>
 #include <ATen/ThreadLocalState.h>
 #include <ATen/autocast_mode.h>
-#include <fmt/core.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <array>
@@ -180,10 +179,10 @@ private:
         for (std::size_t i = 0; same && i < shapes_.size(); ++i)
             same = shapes[i] == shapes_[i] && types[i] == types_[i];
         if (!same) {
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "checkpoint: the second run of the function saved {} tensors for backward, the first one {}, or they "
                 "differ in shape or type. Let it depend on nothing but its inputs and parameters.",
-                saved.size(), shapes_.size()));
+                saved.size(), shapes_.size());
         }
         saved_ = std::move(saved);
     }

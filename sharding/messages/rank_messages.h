@@ -2,6 +2,7 @@
 #pragma once
 
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -76,8 +77,7 @@ template <class T>
 std::vector<T> gather_everywhere(RankMessages& messages, const std::vector<T>& values)
 {
     std::vector<T> all;
-    for (const auto& part : exchange(messages, std::vector<std::vector<T>>(messages.size(), values)))
-        all.insert(all.end(), part.begin(), part.end());
+    for (const auto& part : exchange(messages, std::vector<std::vector<T>>(messages.size(), values))) append(all, part);
     return all;
 }
 
@@ -88,7 +88,7 @@ std::vector<T> gather_on_first(RankMessages& messages, std::vector<T> values)
     std::vector<std::vector<T>> to(messages.size());
     to[0] = std::move(values);
     std::vector<T> all;
-    for (const auto& part : exchange(messages, std::move(to))) all.insert(all.end(), part.begin(), part.end());
+    for (const auto& part : exchange(messages, std::move(to))) append(all, part);
     return all;
 }
 

@@ -211,10 +211,10 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
             const auto count = entry.extents[me()];
             if (local.dim() != 1 || local.numel() != count || local.scalar_type() != part.scalar_type() ||
                 local.device() != part.device())
-                throw InvalidInput(fmt::format(
+                throw InvalidInput(
                     "fully_shard: the part of '{}' was replaced by {} values of {} on {}; expected {} of {} on {}.",
                     entry.name, local.numel(), c10::toString(local.scalar_type()), local.device().str(), count,
-                    c10::toString(part.scalar_type()), part.device().str()));
+                    c10::toString(part.scalar_type()), part.device().str());
             values.push_back(local.detach());
         }
         part.set_data(at::cat(values));
@@ -605,9 +605,8 @@ at::Tensor FullyShardedModule::as_shard(std::size_t i, const at::Tensor& local) 
 {
     const auto& entry = *state_->trained.at(i);
     if (local.sizes() != entry.local.sizes()) {
-        throw InvalidInput(
-            fmt::format("as_shard: {} values for the part of '{}', which has {}. Pass a state of that parameter.",
-                        local.numel(), entry.name, entry.local.numel()));
+        throw InvalidInput("as_shard: {} values for the part of '{}', which has {}. Pass a state of that parameter.",
+                           local.numel(), entry.name, entry.local.numel());
     }
     return wrap(local.detach(), entry_spec(*state_, entry));
 }
@@ -641,11 +640,11 @@ Entry kept_part(const std::string& name, at::Tensor parameter, const AxisLayout&
                       std::ssize(*cut.extents) == state.ranks().size() && cut.total() == parameter.size(dim);
     if (!fits || state.num_data > 1) {
         throw InvalidInput(
-            "fully_shard: '" + name + "' cannot be kept in parts: " +
-            (fits ? fmt::format("there are {} ranks of 'data', and parts are for one. Gather it as the others.",
-                                state.num_data)
-                  : fmt::format("the extents must be one for each of {} ranks and make up the dimension.",
-                                state.ranks().size())));
+            "fully_shard: '{}' cannot be kept in parts: {}", name,
+            fits ? fmt::format("there are {} ranks of 'data', and parts are for one. Gather it as the others.",
+                               state.num_data)
+                 : fmt::format("the extents must be one for each of {} ranks and make up the dimension.",
+                               state.ranks().size()));
     }
     Entry entry{name,      parameter.sizes().vec(),   0,  parameter.numel(), *cut.extents,
                 parameter, parameter.requires_grad(), dim};
@@ -673,9 +672,9 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
         const auto& parameter = item.value();
         if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
         if (is_sharded(parameter) || is_stored(parameter) || !parameter.is_leaf() || !parameter.has_storage()) {
-            throw InvalidInput(
-                "fully_shard: '" + item.key() +
-                "' is sharded already, or no plain leaf. Call fully_shard once, on a module as it was built.");
+            throw InvalidInput("fully_shard: '{}' is sharded already, or no plain leaf. Call fully_shard once, on a "
+                               "module as it was built.",
+                               item.key());
         }
         parameters.emplace_back(item.key(), parameter);
     }
@@ -687,8 +686,7 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
     for (const auto& [name, cut] : options.kept_parts) {
         const auto found = std::ranges::find(parameters, name, &std::pair<std::string, at::Tensor>::first);
         if (found == parameters.end())
-            throw InvalidInput("fully_shard: '" + name +
-                               "' is to be kept in parts, and is no parameter of the module.");
+            throw InvalidInput("fully_shard: '{}' is to be kept in parts, and is no parameter of the module.", name);
         state->kept.push_back(kept_part(name, found->second, cut, *state));
         parameters.erase(found);
     }

@@ -38,8 +38,7 @@ at::Tensor gradient_norm(const std::vector<at::Tensor>& parameters, const RankGr
 void scale_to_norm(const std::vector<at::Tensor>& parameters, const at::Tensor& norm, double max_norm)
 {
     if (!(max_norm > 0))
-        throw InvalidInput("scale_to_norm: the largest norm is " + std::to_string(max_norm) +
-                           "; give a positive number.");
+        throw InvalidInput("scale_to_norm: the largest norm is {}; give a positive number.", std::to_string(max_norm));
     const at::NoGradGuard no_grad;
     const auto factor = at::clamp_max(max_norm / (norm + 1e-6), 1.0);
     for (auto& gradient : gradients_of(parameters)) gradient.mul_(factor);

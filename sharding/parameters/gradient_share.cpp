@@ -2,12 +2,12 @@
 #include "sharding/parameters/gradient_share.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <cmath>
 
 namespace meshard {
@@ -25,16 +25,16 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
     if (!is_sharded(gradient)) {
         for (const auto& axis : origin.share_axes) {
             if (!device_mesh.has_axis(axis))
-                throw InvalidInput("replicate: a plain gradient is a share of the ranks along the axis '" + axis +
-                                   "', which the device mesh of the parameters does not have. Cut what goes through "
-                                   "from_local on every axis, or on that device mesh.");
+                throw InvalidInput("replicate: a plain gradient is a share of the ranks along the axis '{}', which the "
+                                   "device mesh of the parameters does not have. Cut what goes through "
+                                   "from_local on every axis, or on that device mesh.",
+                                   axis);
         }
         bool counts = true;
         std::int64_t not_averaged = 1;
         for (std::int64_t a = 0; a < device_mesh.num_axes(); ++a) {
             const auto& name = device_mesh.axis_names()[a];
-            const bool is_share = std::ranges::find(origin.share_axes, name) != origin.share_axes.end(),
-                       is_data = name == "data";
+            const bool is_share = contains(origin.share_axes, name), is_data = name == "data";
             if (is_data && is_share) not_averaged = device_mesh.size(a);
             if (!is_data && !is_share && device_mesh.coordinate(a) != 0) counts = false;
         }

@@ -6,7 +6,6 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 #include <torch/nn/module.h>
 
 namespace meshard {
@@ -47,15 +46,15 @@ void check_same_list(const NamedTensors& all, const DeviceMesh& mesh, int source
     for (std::size_t r = 0; r < found.size(); ++r) {
         if (found[r] != found[0]) {
             throw InvalidInput(
-                fmt::format("replicate: rank {} has {} parameters and buffers, rank 0 has {}, or they differ in name, "
-                            "shape or type, or the source rank does. Build the same module on every rank.",
-                            r, found[r][0], found[0][0]));
+                "replicate: rank {} has {} parameters and buffers, rank 0 has {}, or they differ in name, "
+                "shape or type, or the source rank does. Build the same module on every rank.",
+                r, found[r][0], found[0][0]);
         }
     }
     if (source_rank < 0 || source_rank >= mesh.num_ranks()) {
         throw InvalidInput(
-            fmt::format("replicate: source rank {} of a device mesh of {} ranks. Count from 0 within this device mesh.",
-                        source_rank, mesh.num_ranks()));
+            "replicate: source rank {} of a device mesh of {} ranks. Count from 0 within this device mesh.",
+            source_rank, mesh.num_ranks());
     }
 }
 
@@ -109,9 +108,9 @@ void verify_module(const torch::nn::Module& module, const DeviceMesh& mesh, int 
             if (found[r][k] != found[source_rank][k]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
         }
         if (!ranks.empty()) {
-            throw InvalidInput(fmt::format("verify: '{}' on rank {} differs from that of rank {}. Start all ranks from "
-                                           "the same values (broadcast), or find what changed it on one rank only.",
-                                           all.names[k], ranks, source_rank));
+            throw InvalidInput("verify: '{}' on rank {} differs from that of rank {}. Start all ranks from "
+                               "the same values (broadcast), or find what changed it on one rank only.",
+                               all.names[k], ranks, source_rank);
         }
     }
 }

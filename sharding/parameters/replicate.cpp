@@ -208,10 +208,10 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
             check_plain();
         for (const auto& [name, parameter] : frozen) {
             if (parameter.requires_grad())
-                throw InvalidInput(
-                    "replicate: the parameter '" + name +
-                    "' took no gradients when its module was given to replicate, so that those it takes now "
-                    "are of this rank alone. Give the module to replicate again.");
+                throw InvalidInput("replicate: the parameter '{}' took no gradients when its module was given to "
+                                   "replicate, so that those it takes now "
+                                   "are of this rank alone. Give the module to replicate again.",
+                                   name);
         }
     }
 
@@ -342,7 +342,7 @@ void ReplicatedModule::Impl::check_is_free(std::size_t k) const
     const auto node = torch::autograd::impl::try_get_grad_accumulator(parameters[k]);
     if (has_living<Attachment>(torch::autograd::impl::hooks(parameters[k])) ||
         (node && has_living<BeforeAccumulation>(node->pre_hooks())))
-        throw InvalidInput("replicate: the parameter '" + names[k] + "' was given to replicate before.");
+        throw InvalidInput("replicate: the parameter '{}' was given to replicate before.", names[k]);
 }
 
 ReplicatedModule::ReplicatedModule(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}

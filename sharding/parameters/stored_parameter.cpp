@@ -80,8 +80,9 @@ private:
     {
         if (!is_stored(tensor)) return tensor;
         if (writes) {
-            throw InvalidInput(name + ": writes to a parameter that is stored in parts on several ranks (fully_shard). "
-                                      "Write to its part in local_parameters().");
+            throw InvalidInput("{}: writes to a parameter that is stored in parts on several ranks (fully_shard). "
+                               "Write to its part in local_parameters().",
+                               name);
         }
         return value_of(tensor);
     }

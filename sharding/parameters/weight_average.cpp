@@ -5,7 +5,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>
@@ -16,7 +15,7 @@ WeightAverage::WeightAverage(std::vector<at::Tensor> parameters, double decay)
     : parameters_(std::move(parameters)), decay_(decay)
 {
     if (!(decay > 0 && decay < 1))
-        throw InvalidInput(fmt::format("WeightAverage: the decay is {}; give a number between 0 and 1.", decay));
+        throw InvalidInput("WeightAverage: the decay is {}; give a number between 0 and 1.", decay);
     restart();
 }
 

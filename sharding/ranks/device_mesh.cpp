@@ -2,6 +2,7 @@
 #include "sharding/ranks/device_mesh.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/ranks/value_hash.h"
 
 #include <ATen/Context.h>
@@ -27,21 +28,19 @@ std::string join(const std::vector<std::string>& words)
 void require_ranks(const std::vector<std::int64_t>& shape, std::int64_t num_ranks)
 {
     if (std::ranges::min(shape) < 1)
-        throw InvalidInput(
-            fmt::format("DeviceMesh: an axis of {} ranks. An axis has one rank or more.", std::ranges::min(shape)));
+        throw InvalidInput("DeviceMesh: an axis of {} ranks. An axis has one rank or more.", std::ranges::min(shape));
     const auto product = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
     if (product == num_ranks) return;
-    throw InvalidInput(
-        fmt::format("DeviceMesh: {} makes {} ranks, but there are {}. Start as many ranks as the axes multiply to.",
-                    fmt::join(shape, " x "), product, num_ranks));
+    throw InvalidInput("DeviceMesh: {} makes {} ranks, but there are {}. Start as many ranks as the axes multiply to.",
+                       fmt::join(shape, " x "), product, num_ranks);
 }
 
 void require_names(const std::vector<std::string>& names)
 {
     for (std::size_t i = 0; i < names.size(); ++i) {
-        if (names[i].empty()) throw InvalidInput(fmt::format("DeviceMesh: axis {} has no name.", i));
+        if (names[i].empty()) throw InvalidInput("DeviceMesh: axis {} has no name.", i);
         if (std::find(names.begin(), names.begin() + i, names[i]) != names.begin() + i)
-            throw InvalidInput(fmt::format("DeviceMesh: two axes are named '{}'.", names[i]));
+            throw InvalidInput("DeviceMesh: two axes are named '{}'.", names[i]);
     }
 }
 
@@ -51,13 +50,12 @@ void require_agreement(const RankGroup& all, const std::vector<std::int64_t>& sh
     std::uint64_t hash = 0;
     for (std::size_t i = 0; i < shape.size(); ++i)
         hash = mix(mix(hash, static_cast<std::uint64_t>(shape[i])), std::hash<std::string>()(names[i]));
-    const auto hashes = all.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(hash)});
+    const auto hashes = all.all_gather_integers(static_cast<std::int64_t>(hash));
     for (std::size_t r = 1; r < hashes.size(); ++r) {
         if (hashes[r] != hashes[0])
-            throw InvalidInput(
-                fmt::format("DeviceMesh: ranks 0 and {} ask for other axes; here: {} ({}). Pass the same "
-                            "sizes and names on every rank.",
-                            r, fmt::join(shape, " x "), join(names)));
+            throw InvalidInput("DeviceMesh: ranks 0 and {} ask for other axes; here: {} ({}). Pass the same "
+                               "sizes and names on every rank.",
+                               r, fmt::join(shape, " x "), join(names));
     }
 }
 
@@ -76,8 +74,8 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std:
                                                      std::vector<std::string> axis_names)
 {
     if (shape.size() != axis_names.size() || shape.empty()) {
-        throw InvalidInput(fmt::format("DeviceMesh: {} sizes for {} axis names; give one size an axis.", shape.size(),
-                                       axis_names.size()));
+        throw InvalidInput("DeviceMesh: {} sizes for {} axis names; give one size an axis.", shape.size(),
+                           axis_names.size());
     }
     require_ranks(shape, factory.size());
     require_names(axis_names);
@@ -85,8 +83,7 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std:
     auto mesh = std::shared_ptr<DeviceMesh>(new DeviceMesh);
     mesh->own_generator_ = factory.generator();
 
-    std::vector<int> everyone(factory.size());
-    std::iota(everyone.begin(), everyone.end(), 0);
+    auto everyone = numbers_from<int>(0, factory.size());
     mesh->all_ = factory.make_group(everyone, "all", mesh->counter_);
 
     require_agreement(mesh->all_, shape, axis_names);
@@ -158,14 +155,13 @@ at::Generator DeviceMesh::generator(const at::Device& device) const
         const std::lock_guard lock(generator.mutex());
         state = generator.get_state().contiguous();
     }
-    const std::vector<std::int64_t> own{hash_of_values(state)};
-    const auto hashes = all_.all_gather_integers(own);
+    const auto hashes = all_.all_gather_integers(hash_of_values(state));
     for (std::size_t r = 0; r < hashes.size(); ++r) {
         if (hashes[r] != hashes[0]) {
-            throw InvalidInput(fmt::format("random numbers on a device mesh: the generators of rank 0 and rank {} are "
-                                           "in different states; the parts of a random tensor would not fit together. "
-                                           "Call torch::manual_seed with the same number on every rank first.",
-                                           r));
+            throw InvalidInput("random numbers on a device mesh: the generators of rank 0 and rank {} are "
+                               "in different states; the parts of a random tensor would not fit together. "
+                               "Call torch::manual_seed with the same number on every rank first.",
+                               r);
         }
     }
     compared_.insert(device.type());
@@ -174,14 +170,14 @@ at::Generator DeviceMesh::generator(const at::Device& device) const
 
 bool DeviceMesh::has_axis(std::string_view name) const
 {
-    return std::ranges::find(axis_names_, name) != axis_names_.end();
+    return contains(axis_names_, name);
 }
 
 std::int64_t DeviceMesh::axis(std::string_view name) const
 {
     const auto found = std::ranges::find(axis_names_, name);
     if (found == axis_names_.end()) {
-        throw InvalidInput("DeviceMesh: no axis '" + std::string(name) + "'. The axes are " + join(axis_names_) + ".");
+        throw InvalidInput("DeviceMesh: no axis '{}'. The axes are {}.", name, join(axis_names_));
     }
     return found - axis_names_.begin();
 }

@@ -62,12 +62,12 @@ at::ScalarType reduced_type(at::ScalarType type, Reduction reduction)
                           (reduced == at::kFloat || reduced == at::kDouble || reduced == at::kInt ||
                            reduced == at::kLong || (at::isComplexType(reduced) && reduction == Reduction::Sum));
     if (is_known) return reduced;
-    throw InvalidInput(
-        std::string("all_reduce: values of type ") + at::toString(type) + " have no " +
-        (reduction == Reduction::Sum   ? "sum"
-         : reduction == Reduction::Max ? "maximum"
-                                       : "minimum") +
-        " over ranks; expected numbers of up to 64 bits with a sign, for a sum complex ones too. Convert the tensor.");
+    throw InvalidInput("all_reduce: values of type {} have no {} over ranks; expected numbers of up to 64 bits with a "
+                       "sign, for a sum complex ones too. Convert the tensor.",
+                       at::toString(type),
+                       reduction == Reduction::Sum   ? "sum"
+                       : reduction == Reduction::Max ? "maximum"
+                                                     : "minimum");
 }
 
 /// Maps floating-point numbers to integers in the same order. Transports treat NaN and signed zeros differently, but
@@ -283,9 +283,9 @@ void RankGroup::require_counts(const char* what, std::span<const std::int64_t> c
     if (counts.size() == static_cast<std::size_t>(size_) && held == expected &&
         std::ranges::all_of(counts, [](std::int64_t count) { return count >= 0; }))
         return;
-    throw InvalidInput(fmt::format("{} over '{}': counts [{}] on rank {} of {}, whose tensor has {}. Give one count a "
-                                   "rank, none negative, which fit the tensor.",
-                                   what, axis_, fmt::join(counts, ", "), rank_, size_, held));
+    throw InvalidInput("{} over '{}': counts [{}] on rank {} of {}, whose tensor has {}. Give one count a "
+                       "rank, none negative, which fit the tensor.",
+                       what, axis_, fmt::join(counts, ", "), rank_, size_, held);
 }
 
 void RankGroup::record(const char* operation, std::int64_t bytes) const
@@ -453,8 +453,7 @@ at::Tensor RankGroup::empty_received(at::IntArrayRef sizes, const at::TensorOpti
 void RankGroup::broadcast(at::Tensor& tensor, int source_rank) const
 {
     if (source_rank < 0 || source_rank >= size_)
-        throw InvalidInput(
-            fmt::format("broadcast over '{}': rank {} of {} cannot be the source.", axis_, source_rank, size_));
+        throw InvalidInput("broadcast over '{}': rank {} of {} cannot be the source.", axis_, source_rank, size_);
     if (size_ == 1 || tensor.numel() == 0) return;
     RECORD_USER_SCOPE("broadcast over " + axis_);
     record("broadcast", byte_size(tensor));
@@ -483,6 +482,13 @@ std::vector<std::vector<std::int64_t>> RankGroup::all_gather_integers(std::span<
         result[r].assign(row, row + n);
     }
     return result;
+}
+
+std::vector<std::int64_t> RankGroup::all_gather_integers(std::int64_t own) const
+{
+    std::vector<std::int64_t> numbers;
+    for (const auto& of_rank : all_gather_integers(std::span(&own, 1))) numbers.push_back(of_rank[0]);
+    return numbers;
 }
 
 bool RankGroup::all_agree(bool mine) const

@@ -101,6 +101,7 @@ public:
 
     /// The numbers of all ranks, one vector for each rank (all of the same length).
     std::vector<std::vector<std::int64_t>> all_gather_integers(std::span<const std::int64_t> own) const;
+    std::vector<std::int64_t> all_gather_integers(std::int64_t own) const;  ///< one number of each rank
 
     /// Returns true on every rank if `mine` is true on every rank. With it all ranks learn whether one has found an
     /// error before they continue.

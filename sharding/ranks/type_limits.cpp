@@ -6,6 +6,22 @@
 #include <limits>
 
 namespace meshard {
+namespace {
+
+c10::Scalar limit_of(c10::ScalarType type, bool highest)
+{
+    if (type == c10::kBool) return highest;
+    constexpr auto kInfinity = std::numeric_limits<double>::infinity();
+    if (c10::isFloatingType(type)) return highest ? kInfinity : -kInfinity;
+    c10::Scalar value;
+    AT_DISPATCH_INTEGRAL_TYPES(type, "limit_of", [&] {
+        using Limits = std::numeric_limits<scalar_t>;
+        value = highest ? Limits::max() : Limits::lowest();
+    });
+    return value;
+}
+
+}  // namespace
 
 c10::ScalarType sum_type(c10::ScalarType type)
 {
@@ -16,20 +32,12 @@ c10::ScalarType sum_type(c10::ScalarType type)
 
 c10::Scalar lowest_value(c10::ScalarType type)
 {
-    if (type == c10::kBool) return false;
-    if (c10::isFloatingType(type)) return -std::numeric_limits<double>::infinity();
-    c10::Scalar value;
-    AT_DISPATCH_INTEGRAL_TYPES(type, "lowest_value", [&] { value = std::numeric_limits<scalar_t>::lowest(); });
-    return value;
+    return limit_of(type, false);
 }
 
 c10::Scalar highest_value(c10::ScalarType type)
 {
-    if (type == c10::kBool) return true;
-    if (c10::isFloatingType(type)) return std::numeric_limits<double>::infinity();
-    c10::Scalar value;
-    AT_DISPATCH_INTEGRAL_TYPES(type, "highest_value", [&] { value = std::numeric_limits<scalar_t>::max(); });
-    return value;
+    return limit_of(type, true);
 }
 
 }  // namespace meshard

@@ -7,7 +7,6 @@
 #include "sharding/tensor/with_backward.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 
@@ -173,20 +172,19 @@ void put_back(at::Tensor& whole, const at::Tensor& part, const ShardSpec& spec, 
 void check_layout(const ShardSpec& spec, int source_rank)
 {
     if (source_rank < 0 || source_rank >= spec.device_mesh->num_ranks()) {
-        throw InvalidInput(
-            fmt::format("distribute_rows: source rank {} of {} ranks.", source_rank, spec.device_mesh->num_ranks()));
+        throw InvalidInput("distribute_rows: source rank {} of {} ranks.", source_rank, spec.device_mesh->num_ranks());
     }
     if (spec.has_partial())
-        throw InvalidInput("distribute_rows: " + to_string(spec) + " has a pending axis. Choose Shard or Replicate.");
+        throw InvalidInput("distribute_rows: {} has a pending axis. Choose Shard or Replicate.", to_string(spec));
 }
 
 [[noreturn]] void refuse(const Announcement& source, const ShardSpec& spec)
 {
     std::string shape;
     for (const auto size : source.shape) shape += (shape.empty() ? "" : " x ") + std::to_string(size);
-    throw InvalidInput("distribute_rows: the source's tensor (" + (shape.empty() ? "none" : shape) +
-                       ") does not fit the layout " + to_string(spec) +
-                       ". Pass the whole on the source rank, of at most 16 dimensions.");
+    throw InvalidInput("distribute_rows: the source's tensor ({}) does not fit the layout {}. Pass the whole on the "
+                       "source rank, of at most 16 dimensions.",
+                       shape.empty() ? "none" : shape, to_string(spec));
 }
 
 bool fits(const std::vector<std::int64_t>& shape, const ShardSpec& spec)
@@ -284,8 +282,8 @@ at::Tensor distribute_rows(const RowProvider& provider, int source_rank, const S
     }
     if (num_cuts != 1 || spec->axes[cut_axis].placement.dim != 0 || rows_per_message < 1) {
         throw InvalidInput(
-            "distribute_rows: from a provider, for a layout that cuts dimension 0 on one axis; this is " +
-            to_string(*spec) + ".");
+            "distribute_rows: from a provider, for a layout that cuts dimension 0 on one axis; this is {}.",
+            to_string(*spec));
     }
     const auto& layout = spec->axes[cut_axis];
     Announcement own;

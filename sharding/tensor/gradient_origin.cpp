@@ -5,7 +5,6 @@
 #include "sharding/tensor/with_backward.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
@@ -121,10 +120,10 @@ void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::
                 const bool differs =
                     std::abs(of[r][k][0] - of[0][k][0]) > tolerance_of(types[k]) * std::max(of[r][k][1], of[0][k][1]);
                 if (!differs) continue;
-                throw InvalidInput(fmt::format(
+                throw InvalidInput(
                     "replicate: the gradient of '{}' is a plain tensor and not the same on ranks 0 and {} of axis "
                     "'{}': each rank has used it with its own rows only, as to_local returns them. {}.",
-                    names[k], r, device_mesh.axis_names()[axis], kRemedy));
+                    names[k], r, device_mesh.axis_names()[axis], kRemedy);
             }
         }
     }
@@ -133,11 +132,12 @@ void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::
 void check_origin(const GradientOrigin& origin, const std::string& name)
 {
     if (!origin.mixed) return;
-    throw InvalidInput("replicate: '" + name +
-                       "' is used with rows of this rank alone (a plain tensor that later goes through from_local) and "
-                       "with whole tensors; the former gradient "
-                       "must be summed over ranks, the latter not, and they cannot be separated. " +
-                       kRemedy + ", and use each parameter in one of the two ways only.");
+    throw InvalidInput(
+        "replicate: '{}' is used with rows of this rank alone (a plain tensor that later goes through from_local) and "
+        "with whole tensors; the former gradient "
+        "must be summed over ranks, the latter not, and they cannot be separated. {}, and use each parameter in one of "
+        "the two ways only.",
+        name, kRemedy);
 }
 
 }  // namespace meshard

@@ -145,8 +145,9 @@ at::Tensor convert(const at::Tensor& tensor, const SpecPtr& target)
         const auto& to = target->axes[a];
         if (axes[a] == to) continue;
         if (to.is_partial()) {
-            throw InvalidInput("redistribute: from " + to_string(axes[a].placement) + " to " + to_string(to.placement) +
-                               ": only operators make pending reductions. Choose Replicate or Shard.");
+            throw InvalidInput(
+                "redistribute: from {} to {}: only operators make pending reductions. Choose Replicate or Shard.",
+                to_string(axes[a].placement), to_string(to.placement));
         }
         const auto& group = mesh.group(a);
         if (axes[a].is_partial()) {

@@ -448,9 +448,10 @@ void RuleCall::look_at(const at::Tensor& tensor)
 void RuleCall::on_plain_operand() const
 {
     if (plain_tensor_policy() == PlainTensorPolicy::Refuse) {
-        throw InvalidInput(full_name() + ": a plain and a sharded tensor are combined. Make the plain one sharded "
-                                         "(from_local with Replicate), or allow it with "
-                                         "set_plain_tensor_policy.");
+        throw InvalidInput("{}: a plain and a sharded tensor are combined. Make the plain one sharded "
+                           "(from_local with Replicate), or allow it with "
+                           "set_plain_tensor_policy.",
+                           full_name());
     }
     TORCH_WARN_ONCE(
         full_name(),

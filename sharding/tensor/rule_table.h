@@ -6,6 +6,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <c10/util/irange.h>
 
 #include <cstdint>
 #include <string>
@@ -73,6 +74,7 @@ public:
 
     const std::shared_ptr<const DeviceMesh>& device_mesh() const { return mesh_; }
     std::int64_t num_axes() const { return mesh_->num_axes(); }
+    auto axes() const { return c10::irange(num_axes()); }  ///< 0, 1, ...
     std::int64_t coordinate(std::int64_t axis) const { return mesh_->coordinate(axis); }
 
     /// Layout of a tensor on an axis; Replicate for a plain tensor.

@@ -96,7 +96,7 @@ bool ShardSpec::operator==(const ShardSpec& other) const
 void ShardSpec::validate() const
 {
     const auto fail = [](const std::string& what, const char* remedy) {
-        throw InvalidInput("ShardSpec: " + what + ". " + remedy);
+        throw InvalidInput("ShardSpec: {}. {}", what, remedy);
     };
     if (!device_mesh) fail("there is no device mesh", "Pass the device mesh of the ranks that hold the parts.");
     const auto num_axes = device_mesh->num_axes();
@@ -174,9 +174,9 @@ SpecPtr shard_spec(std::shared_ptr<const IndexMap> index_map, std::shared_ptr<co
     const auto sum = std::accumulate(extents->begin(), extents->end(), std::int64_t{0});
     for (const auto& rank : all) {
         if (rank[1] != sum) {
-            throw InvalidInput(fmt::format("shard_spec: the ranks own {} rows together, but one holds a part of {} "
-                                           "rows. Load the parts of one and the same mesh, each on one rank.",
-                                           sum, rank[1]));
+            throw InvalidInput("shard_spec: the ranks own {} rows together, but one holds a part of {} "
+                               "rows. Load the parts of one and the same mesh, each on one rank.",
+                               sum, rank[1]);
         }
     }
     std::uint64_t all_ids = 0, all_squares = 0;
@@ -184,8 +184,7 @@ SpecPtr shard_spec(std::shared_ptr<const IndexMap> index_map, std::shared_ptr<co
         all_ids += static_cast<std::uint64_t>(all[r][2]);
         all_squares += static_cast<std::uint64_t>(all[r][3]);
         if (!all[r][4])
-            throw InvalidInput(
-                fmt::format("shard_spec: rank {} has no ids of its owned rows, or they are not sorted.", r));
+            throw InvalidInput("shard_spec: rank {} has no ids of its owned rows, or they are not sorted.", r);
     }
     // In 128 bits, where the products of up to 2^31 rows fit.
     __extension__ using Wide = unsigned __int128;
@@ -193,9 +192,9 @@ SpecPtr shard_spec(std::shared_ptr<const IndexMap> index_map, std::shared_ptr<co
     const bool is_each_once = sum == 0 || (static_cast<std::uint64_t>(n * (n - 1) / 2) == all_ids &&
                                            static_cast<std::uint64_t>(n * (n - 1) * (2 * n - 1) / 6) == all_squares);
     if (!is_each_once) {
-        throw InvalidInput(fmt::format("shard_spec: the ranks own {} rows together, but not each of the rows 0 to {} "
-                                       "once. Load the parts of one and the same mesh, each on one rank.",
-                                       sum, sum - 1));
+        throw InvalidInput("shard_spec: the ranks own {} rows together, but not each of the rows 0 to {} "
+                           "once. Load the parts of one and the same mesh, each on one rank.",
+                           sum, sum - 1);
     }
     std::vector<AxisLayout> axes(device_mesh->num_axes());
     axes[domain] = {Shard(dim), std::move(extents), 1};

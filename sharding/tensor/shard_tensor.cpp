@@ -2,6 +2,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/ranks/value_hash.h"
 #include "sharding/tensor/boxed_arguments.h"
 #include "sharding/tensor/redistribute.h"
@@ -10,7 +11,6 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/AutogradState.h>
-#include <fmt/core.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -264,14 +264,14 @@ void check_fits(const at::Tensor& local, const ShardSpec& spec, const char* wher
         if (!axis.is_shard()) continue;
         const auto dim = axis.placement.dim;
         if (dim < 0 || dim >= local.dim()) {
-            throw InvalidInput(fmt::format("{}: {} of a tensor with {} dimensions. Shard a dimension that it has.",
-                                           where, to_string(spec), local.dim()));
+            throw InvalidInput("{}: {} of a tensor with {} dimensions. Shard a dimension that it has.", where,
+                               to_string(spec), local.dim());
         }
         const auto expected = axis.blocks * (*axis.extents)[spec.device_mesh->coordinate(a)];
         if (local.size(dim) != expected) {
-            throw InvalidInput(fmt::format("{}: dimension {} of the local tensor has {} entries, the layout says {} "
-                                           "({}). Pass the owned rows of this rank.",
-                                           where, dim, local.size(dim), expected, to_string(spec)));
+            throw InvalidInput("{}: dimension {} of the local tensor has {} entries, the layout says {} "
+                               "({}). Pass the owned rows of this rank.",
+                               where, dim, local.size(dim), expected, to_string(spec));
         }
     }
 }
@@ -370,7 +370,7 @@ void inherit_copy(const at::Tensor& from, c10::ArrayRef<c10::IValue> views)
             if (!is_sharded(tensor) || tensor.is_same(from)) return;
             auto& value = impl_of(tensor)->value();
             if (value.moved) return;  // a copy of `from`, whose original has these marks
-            value.rows.insert(value.rows.end(), source.rows.begin(), source.rows.end());
+            append(value.rows, source.rows);
             value.moved = source.moved;
         });
     }
@@ -443,9 +443,8 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
 {
     if (!device_mesh) throw InvalidInput("from_local: there is no device mesh. Pass that of the ranks with parts.");
     if (std::ssize(placements) != device_mesh->num_axes()) {
-        throw InvalidInput(
-            fmt::format("from_local: {} placements for a device mesh of {} axes. Give one placement an axis.",
-                        placements.size(), device_mesh->num_axes()));
+        throw InvalidInput("from_local: {} placements for a device mesh of {} axes. Give one placement an axis.",
+                           placements.size(), device_mesh->num_axes());
     }
     std::vector<AxisLayout> axes(placements.size());
     std::uint64_t hash = 0;
@@ -458,7 +457,7 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
     // Ranks whose parts have other numbers of dimensions send equally many numbers, up to eight dimensions.
     std::vector<std::int64_t> form{static_cast<std::int64_t>(local.scalar_type()), local.dim(),
                                    static_cast<std::int64_t>(hash)};
-    form.insert(form.end(), local.sizes().begin(), local.sizes().end());
+    append(form, local.sizes());
     form.resize(std::max<std::size_t>(form.size(), 3 + 8));
     for (std::size_t a = 0; a < placements.size(); ++a) {
         axes[a].placement = placements[a];
@@ -466,16 +465,15 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
         for (std::size_t r = 0; r < shapes.size(); ++r) {
             const auto type = [&](std::size_t rank) { return static_cast<at::ScalarType>(shapes[rank][0]); };
             if (type(r) != type(0) || shapes[r][1] != shapes[0][1]) {
-                throw InvalidInput(fmt::format("from_local: {} of {} dimensions on rank 0 and {} of {} on rank {} of "
-                                               "axis '{}'. All parts have the same type and number of dimensions.",
-                                               c10::toString(type(0)), shapes[0][1], c10::toString(type(r)),
-                                               shapes[r][1], r, device_mesh->axis_names()[a]));
+                throw InvalidInput("from_local: {} of {} dimensions on rank 0 and {} of {} on rank {} of "
+                                   "axis '{}'. All parts have the same type and number of dimensions.",
+                                   c10::toString(type(0)), shapes[0][1], c10::toString(type(r)), shapes[r][1], r,
+                                   device_mesh->axis_names()[a]);
             }
             if (shapes[r][2] != shapes[0][2]) {
-                throw InvalidInput(
-                    fmt::format("from_local: ranks 0 and {} of axis '{}' pass different placements. Pass "
-                                "the same on every rank.",
-                                r, device_mesh->axis_names()[a]));
+                throw InvalidInput("from_local: ranks 0 and {} of axis '{}' pass different placements. Pass "
+                                   "the same on every rank.",
+                                   r, device_mesh->axis_names()[a]);
             }
         }
         for (auto& shape : shapes) shape.erase(shape.begin(), shape.begin() + 3);
@@ -483,8 +481,8 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
             auto& dim = axes[a].placement.dim;
             if (dim < 0) dim += local.dim();
             if (dim < 0 || dim >= local.dim()) {
-                throw InvalidInput(fmt::format("from_local: {} of a tensor with {} dimensions.",
-                                               to_string(placements[a]), local.dim()));
+                throw InvalidInput("from_local: {} of a tensor with {} dimensions.", to_string(placements[a]),
+                                   local.dim());
             }
             auto extents = std::make_shared<Extents>();
             for (const auto& shape : shapes) extents->push_back(shape[dim]);
@@ -494,9 +492,9 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
             for (std::int64_t d = 0; d < local.dim(); ++d) {
                 const bool cut = placements[a].is_shard() && d == axes[a].placement.dim;
                 if (!cut && shapes[r][d] != shapes[0][d]) {
-                    throw InvalidInput(fmt::format("from_local: dimension {} has {} entries on rank 0 and {} on rank "
-                                                   "{} of axis '{}'. Only the dimension that is cut may differ.",
-                                                   d, shapes[0][d], shapes[r][d], r, device_mesh->axis_names()[a]));
+                    throw InvalidInput("from_local: dimension {} has {} entries on rank 0 and {} on rank "
+                                       "{} of axis '{}'. Only the dimension that is cut may differ.",
+                                       d, shapes[0][d], shapes[r][d], r, device_mesh->axis_names()[a]);
                 }
             }
         }
@@ -530,8 +528,9 @@ at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& target)
         if (!axis.is_shard()) continue;
         const auto dim = axis.placement.dim;
         if (dim < tensor.dim() && axis.blocks * axis.total() == tensor.size(dim)) continue;
-        throw InvalidInput("redistribute: " + to_string(*target) + " of a tensor of shape " + shape_of(tensor) +
-                           ". The extents must add up to the dimension that is cut.");
+        throw InvalidInput(
+            "redistribute: {} of a tensor of shape {}. The extents must add up to the dimension that is cut.",
+            to_string(*target), shape_of(tensor));
     }
     refresh_copy(tensor);
     const auto source = spec_of(tensor);
@@ -546,9 +545,8 @@ at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> place
 {
     const auto& source = spec_of(tensor);
     if (placements.size() != source->axes.size()) {
-        throw InvalidInput(
-            fmt::format("redistribute: {} placements for a device mesh of {} axes. Give one placement an axis.",
-                        placements.size(), source->axes.size()));
+        throw InvalidInput("redistribute: {} placements for a device mesh of {} axes. Give one placement an axis.",
+                           placements.size(), source->axes.size());
     }
     std::vector<AxisLayout> axes(placements.size());
     for (std::size_t a = 0; a < placements.size(); ++a) {
@@ -557,8 +555,8 @@ at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> place
         if (placements[a].is_shard()) {
             if (dim < 0) dim += tensor.dim();
             if (dim < 0 || dim >= tensor.dim()) {
-                throw InvalidInput(fmt::format("redistribute: {} of a tensor with {} dimensions.",
-                                               to_string(placements[a]), tensor.dim()));
+                throw InvalidInput("redistribute: {} of a tensor with {} dimensions.", to_string(placements[a]),
+                                   tensor.dim());
             }
         }
         if (source->axes[a].placement == axes[a].placement) {

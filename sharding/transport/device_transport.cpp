@@ -123,7 +123,7 @@ public:
     {
         for (const auto& [type, carrier] : carriers_) {
             if (carrier.backend && has_failed(*carrier.backend))
-                throw Error("a message over " + carrier.name + " has failed or taken too long.");
+                throw Error("a message over {} has failed or taken too long.", carrier.name);
         }
         return host_->barrier(options);
     }
@@ -242,9 +242,9 @@ private:
                                                 getSize(), limit_)};
         }
         if (can_use && transport->second.name == required_) {
-            throw CommunicationError(fmt::format("launch: {} needs a device for each rank, but {} ranks have {}. Start "
-                                                 "fewer ranks, or leave MESHARD_BACKEND unset.",
-                                                 required_, getSize(), cards.size()));
+            throw CommunicationError("launch: {} needs a device for each rank, but {} ranks have {}. Start "
+                                     "fewer ranks, or leave MESHARD_BACKEND unset.",
+                                     required_, getSize(), cards.size());
         }
         return {};
     }
@@ -324,7 +324,7 @@ c10::intrusive_ptr<c10d::Backend> with_device_transports(c10::intrusive_ptr<c10d
         const auto why = transport.why_not();
         any |= why.empty();
         if (!why.empty() && transport.name == required)
-            throw CommunicationError("launch: " + required + " was asked for, but " + why + ".");
+            throw CommunicationError("launch: {} was asked for, but {}.", required, why);
     }
     return any ? wrapped(std::move(host), std::move(store), time_limit, required) : host;
 }
@@ -348,10 +348,9 @@ void require_not_recording(const at::Device& device)
     const auto transports = Transports::all().get();
     const auto found = transports.find(device.type());
     if (found == transports.end() || !found->second.is_recording || !found->second.is_recording()) return;
-    throw InvalidInput(
-        "messages of " + device.str() +
-        " go by way of the host, which a graph cannot record: the ranks share a device, or a rank has no " +
-        found->second.name + ". Give each rank a device of its own, or run the step without a graph.");
+    throw InvalidInput("messages of {} go by way of the host, which a graph cannot record: the ranks share a device, "
+                       "or a rank has no {}. Give each rank a device of its own, or run the step without a graph.",
+                       device.str(), found->second.name);
 }
 
 c10::intrusive_ptr<c10d::Backend> by_way_of_host(c10::intrusive_ptr<c10d::Backend> host)

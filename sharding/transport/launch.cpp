@@ -39,10 +39,9 @@ int number(const char* variable)
     int value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
-        throw LaunchError(
-            fmt::format("launch: the environment variable {} is {}, expected a number up to {}. Start with torchrun, "
-                        "srun, mpirun or --nproc, or set MESHARD_LAUNCH=single for one rank.",
-                        variable, text.empty() ? "not set" : "'" + text + "'", std::numeric_limits<int>::max()));
+        throw LaunchError("launch: the environment variable {} is {}, expected a number up to {}. Start with torchrun, "
+                          "srun, mpirun or --nproc, or set MESHARD_LAUNCH=single for one rank.",
+                          variable, text.empty() ? "not set" : "'" + text + "'", std::numeric_limits<int>::max());
     }
     return value;
 }
@@ -56,9 +55,9 @@ std::optional<double> wanted_timeout()
     int seconds = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
     if (error == std::errc() && end == text.data() + text.size() && seconds >= 1 && seconds <= kMost) return seconds;
-    throw LaunchError(fmt::format("launch: the environment variable MESHARD_TIMEOUT_SECONDS is '{}', expected a whole "
-                                  "number of seconds from 1 to {}.",
-                                  text, kMost));
+    throw LaunchError("launch: the environment variable MESHARD_TIMEOUT_SECONDS is '{}', expected a whole "
+                      "number of seconds from 1 to {}.",
+                      text, kMost);
 }
 
 int number_or(const char* variable, int otherwise)
@@ -119,7 +118,7 @@ LaunchInfo detect_launch()
 
     if (!pinned.empty() && pinned != "env" && pinned != "slurm" && pinned != "ompi" && pinned != "pmi" &&
         pinned != "single") {
-        throw LaunchError("launch: MESHARD_LAUNCH is '" + pinned + "', expected env, slurm, ompi, pmi or single.");
+        throw LaunchError("launch: MESHARD_LAUNCH is '{}', expected env, slurm, ompi, pmi or single.", pinned);
     }
     if (wanted("env", "RANK") && (pinned == "env" || std::getenv("WORLD_SIZE"))) {
         info.source = "environment";
@@ -155,14 +154,14 @@ LaunchInfo detect_launch()
     if (info.source == "single" && pinned.empty() && environment("RANK").empty() != environment("WORLD_SIZE").empty()) {
         const bool has_rank = !environment("RANK").empty();
         throw LaunchError(
-            fmt::format("launch: the environment variable {} is '{}', and {} is not set, so that each process would be "
-                        "alone. Set both or neither, or MESHARD_LAUNCH=single for one rank.",
-                        has_rank ? "RANK" : "WORLD_SIZE", environment(has_rank ? "RANK" : "WORLD_SIZE"),
-                        has_rank ? "WORLD_SIZE" : "RANK"));
+            "launch: the environment variable {} is '{}', and {} is not set, so that each process would be "
+            "alone. Set both or neither, or MESHARD_LAUNCH=single for one rank.",
+            has_rank ? "RANK" : "WORLD_SIZE", environment(has_rank ? "RANK" : "WORLD_SIZE"),
+            has_rank ? "WORLD_SIZE" : "RANK");
     }
     if (info.size < 1 || info.rank < 0 || info.rank >= info.size) {
-        throw LaunchError(fmt::format("launch: rank {} of {} (from {}) makes no sense; expected 0 <= rank < size.",
-                                      info.rank, info.size, info.source));
+        throw LaunchError("launch: rank {} of {} (from {}) makes no sense; expected 0 <= rank < size.", info.rank,
+                          info.size, info.source);
     }
     if (info.size > 1) {
         info.rendezvous = environment("MESHARD_RENDEZVOUS");
@@ -236,9 +235,8 @@ public:
         } catch (const Error&) {
             throw;
         } catch (const std::exception& error) {
-            throw CommunicationError(
-                fmt::format("launch: rank {} could not connect to the other ranks of '{}' within {} s: {}", rank_, axis,
-                            timeout_.count() / 1000, first_line(error.what())));
+            throw CommunicationError("launch: rank {} could not connect to the other ranks of '{}' within {} s: {}",
+                                     rank_, axis, timeout_.count() / 1000, first_line(error.what()));
         }
     }
 
@@ -247,9 +245,9 @@ public:
         try {
             for (const auto& backend : backends_) backend->barrier({})->wait();
         } catch (const std::exception& error) {
-            throw CommunicationError(fmt::format(
+            throw CommunicationError(
                 "launch: rank {} waits for the others to end their work: {}. See the other ranks' messages.", rank_,
-                first_line(error.what())));
+                first_line(error.what()));
         }
     }
 
@@ -295,14 +293,13 @@ private:
             }
             const auto colon = place.rfind(':');
             if (!place.starts_with("tcp://") || colon <= 5) {
-                throw LaunchError("launch: the rendezvous is '" + place +
-                                  "', expected tcp://host:port or file:///path.");
+                throw LaunchError("launch: the rendezvous is '{}', expected tcp://host:port or file:///path.", place);
             }
             c10d::TCPStoreOptions options;
             std::uint16_t port = 0;
             const auto [end, error] = std::from_chars(place.data() + colon + 1, place.data() + place.size(), port);
             if (error != std::errc() || end != place.data() + place.size() || port == 0) {
-                throw LaunchError("launch: the port of the rendezvous " + place + " must be a number from 1 to 65535.");
+                throw LaunchError("launch: the port of the rendezvous {} must be a number from 1 to 65535.", place);
             }
             options.port = port;
             // torchrun's agent may serve the port itself; then rank 0 is a client like the others.
@@ -324,9 +321,9 @@ private:
             throw;
         } catch (const std::exception& error) {
             is_cut_off = true;
-            throw CommunicationError(fmt::format("launch: rank {} could not reach the rendezvous {} within {} s: {}. "
-                                                 "Is rank 0 running there, and is the port free?",
-                                                 rank_, place, timeout.count() / 1000, first_line(error.what())));
+            throw CommunicationError("launch: rank {} could not reach the rendezvous {} within {} s: {}. "
+                                     "Is rank 0 running there, and is the port free?",
+                                     rank_, place, timeout.count() / 1000, first_line(error.what()));
         }
     }
 
@@ -339,15 +336,14 @@ private:
         const auto own = fmt::format("{}:{}", hostname(), getpid());
         const auto first = store_->compareSet(fmt::format("process.{}", rank_), "", own);
         if (first != own && !has_ended(first)) {
-            throw LaunchError(fmt::format("launch: rank {} of {} is process {} already, and this one, {}, too. Give "
-                                          "each its own RANK, or the run a rendezvous of its own.",
-                                          rank_, size_, first, own));
+            throw LaunchError("launch: rank {} of {} is process {} already, and this one, {}, too. Give "
+                              "each its own RANK, or the run a rendezvous of its own.",
+                              rank_, size_, first, own);
         }
         if (const auto* file = dynamic_cast<c10d::FileStore*>(store_.get()); file && first != own) {
-            throw LaunchError(
-                fmt::format("launch: the rendezvous {} is that of an earlier run, whose rank {} was process "
-                            "{}, which has ended. Remove the file, or name a new one.",
-                            file->getPath(), rank_, first));
+            throw LaunchError("launch: the rendezvous {} is that of an earlier run, whose rank {} was process "
+                              "{}, which has ended. Remove the file, or name a new one.",
+                              file->getPath(), rank_, first);
         }
         if (first != own) store_->set(fmt::format("process.{}", rank_), own);  // replaces the entry of an earlier run
         if (!address_.empty()) store_->set(fmt::format("address.{}", rank_), address_);
@@ -368,8 +364,7 @@ private:
                 if (is_of_agent && space != std::string::npos && has_ended(text.substr(space + 1))) text.clear();
                 if (text.starts_with(kFailed)) {
                     wait_for_others_to_read();
-                    throw CommunicationError(
-                        fmt::format("launch: rank {} has failed: {}", r, text.substr(std::strlen(kFailed))));
+                    throw CommunicationError("launch: rank {} has failed: {}", r, text.substr(std::strlen(kFailed)));
                 }
                 if (text.empty())
                     missing += (missing.empty() ? "" : ", ") + std::to_string(r);
@@ -381,9 +376,9 @@ private:
         } while (!missing.empty() && std::chrono::steady_clock::now() < deadline);
         if (missing.empty()) return;
         throw CommunicationError(
-            fmt::format("launch: rank {} of {} did not connect within {} s. See that rank's own messages, and whether "
-                        "its verb, RANK, MASTER_ADDR and MASTER_PORT are right.",
-                        missing, size_, static_cast<int>(timeout_seconds)));
+            "launch: rank {} of {} did not connect within {} s. See that rank's own messages, and whether "
+            "its verb, RANK, MASTER_ADDR and MASTER_PORT are right.",
+            missing, size_, static_cast<int>(timeout_seconds));
     }
 
     /// Called on every rank if facts differ: writes this rank's facts, and reads the others' that arrive within some
@@ -505,7 +500,7 @@ std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_se
     const auto backend = environment("MESHARD_BACKEND");
     if (!backend.empty() && backend != "shm" && backend != "gloo" && backend != "mpi" && backend != "nccl" &&
         backend != "auto") {
-        throw LaunchError("launch: MESHARD_BACKEND is '" + backend + "', expected auto, shm, gloo, mpi or nccl.");
+        throw LaunchError("launch: MESHARD_BACKEND is '{}', expected auto, shm, gloo, mpi or nccl.", backend);
     }
     if (info.size == 1) return std::make_unique<SingleWorld>();
     timeout_seconds = wanted_timeout().value_or(timeout_seconds);
@@ -525,11 +520,11 @@ std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_se
             if (over_mpi) return world;
             world->finish();
         } else if (backend == "mpi") {
-            throw LaunchError(fmt::format(
-                "launch: messages are to go over MPI (parallel.backend or MESHARD_BACKEND), but MPI does "
-                "not see the {} ranks that {} started, or this build has no MPI. Start with mpirun, or "
-                "leave it to shared memory or Gloo.",
-                info.size, info.source == "environment" ? "--nproc, torchrun or RANK and WORLD_SIZE" : info.source));
+            throw LaunchError("launch: messages are to go over MPI (parallel.backend or MESHARD_BACKEND), but MPI does "
+                              "not see the {} ranks that {} started, or this build has no MPI. Start with mpirun, or "
+                              "leave it to shared memory or Gloo.",
+                              info.size,
+                              info.source == "environment" ? "--nproc, torchrun or RANK and WORLD_SIZE" : info.source);
         }
     }
     return std::make_unique<StoreWorld>(info, timeout_seconds, backend, device, facts);

@@ -87,8 +87,8 @@ public:
         const std::filesystem::path parent = wanted && *wanted ? wanted : "/tmp";
         auto pattern = (parent / "meshard-ranks-XXXXXX").string();
         if (!mkdtemp(pattern.data())) {
-            throw IoError("--nproc: cannot make a folder in " + parent.string() + ": " + std::strerror(errno) +
-                          ". Set TMPDIR to a folder that can be written.");
+            throw IoError("--nproc: cannot make a folder in {}: {}. Set TMPDIR to a folder that can be written.",
+                          parent.string(), std::strerror(errno));
         }
         folder_ = pattern;
     }
@@ -156,8 +156,7 @@ pid_t start_rank(int rank, int size, const std::vector<std::string>* arguments, 
         if (getppid() != parent) _exit(kExitOfDeadRank);
     }
     sigprocmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0)
-        throw CommunicationError(fmt::format("--nproc: cannot start rank {}: {}.", rank, std::strerror(errno)));
+    if (pid < 0) throw CommunicationError("--nproc: cannot start rank {}: {}.", rank, std::strerror(errno));
     if (pid == 0 && arguments) {
         execv("/proc/self/exe", argv.data());
         _exit(kExitOfDeadRank);

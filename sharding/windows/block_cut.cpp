@@ -5,8 +5,7 @@
 #include "partition/cut/refinement.h"
 #include "partition/cut/row_clusters.h"
 #include "partition/error.h"
-
-#include <fmt/core.h>
+#include "partition/lists.h"
 
 #include <algorithm>
 
@@ -142,7 +141,7 @@ Blocks find_blocks(const CurveWindows& windows, RankMessages& messages, std::int
         if (!start.empty())
             graph = edges_within_parts(graph, start.subspan(windows.begin(window) - begin, windows.size(window)));
         const auto clusters = cluster_rows(graph, static_cast<std::int32_t>(most_rows));
-        blocks.of_rows.insert(blocks.of_rows.end(), clusters.cluster_of.begin(), clusters.cluster_of.end());
+        append(blocks.of_rows, clusters.cluster_of);
         counts.push_back(clusters.num_clusters);
     }
     for (const auto count : gather_everywhere(messages, counts)) blocks.begins.push_back(blocks.begins.back() + count);
@@ -171,9 +170,9 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
     const auto& begins = found.begins;
     if (options.given != nullptr && begins.back() > 2 * options.most_blocks)
         throw InvalidInput(
-            fmt::format("the given partition is too scattered to be improved in the memory allowed: its parts lie in "
-                        "{} clusters of cells, {} are possible. Allow more memory, or leave the partition as it is.",
-                        begins.back(), 2 * options.most_blocks));
+            "the given partition is too scattered to be improved in the memory allowed: its parts lie in "
+            "{} clusters of cells, {} are possible. Allow more memory, or leave the partition as it is.",
+            begins.back(), 2 * options.most_blocks);
 
     // Start owner of each of this rank's blocks.
     std::vector<std::int32_t> starts(start.empty() ? 0 : begins[windows.end_window()] - begins[windows.first_window()]);

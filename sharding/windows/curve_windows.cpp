@@ -4,10 +4,9 @@
 #include "partition/cut/curve_order.h"
 #include "partition/cut/geometric_partitioner.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/windows/duplicate_cells.h"
 #include "sharding/windows/nearest_graph.h"
-
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -125,9 +124,8 @@ void CurveWindows::find_box()
     mesh_.release_pages();
     num_bad = sum_everywhere(messages_, std::vector{num_bad}).front();
     if (num_bad > 0)
-        throw InvalidInput(
-            fmt::format("the mesh has {}{} NaN or infinite; every point needs a position. Repair the mesh.", num_bad,
-                        num_bad == 1 ? " coordinate that is" : " coordinates that are"));
+        throw InvalidInput("the mesh has {}{} NaN or infinite; every point needs a position. Repair the mesh.", num_bad,
+                           num_bad == 1 ? " coordinate that is" : " coordinates that are");
     const auto boxes = gather_everywhere(messages_, box);
     for (std::size_t i = 0; i < boxes.size(); ++i) box[i % 6] = std::min(box[i % 6], boxes[i]);
     double longest = 0;
@@ -193,8 +191,8 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
     for (int r = 0; r < num_ranks; ++r) longest = std::max(longest, cells_.size(r));
     for (std::int64_t done = 0; done < longest; done += cells_a_chunk) {
         const auto begin = std::min(cells_.begin(rank) + done, cells_.begin(rank + 1));
-        std::vector<std::int32_t> ids(std::min(begin + cells_a_chunk, cells_.begin(rank + 1)) - begin);
-        std::iota(ids.begin(), ids.end(), static_cast<std::int32_t>(begin));
+        auto ids = numbers_from<std::int32_t>(static_cast<std::int32_t>(begin),
+                                              std::min(begin + cells_a_chunk, cells_.begin(rank + 1)) - begin);
         const Mesh cells = is_point_cloud() ? Mesh{} : mesh_.cells(ids);
         for (const auto type : cells.cell_types) types[type] = 1;
         for (const auto& place : places(ids, cells))
@@ -221,7 +219,7 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
     auto received = exchange(messages_, std::move(dealt));
     auto mine = std::move(received[0]);
     for (std::size_t r = 1; r < received.size(); ++r) {
-        mine.insert(mine.end(), received[r].begin(), received[r].end());
+        append(mine, received[r]);
         std::vector<OnCurve>().swap(received[r]);
     }
     std::ranges::sort(mine);
@@ -306,13 +304,11 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
         cells = {};
         mesh_.release_pages();
         duplicates.send();
-        for (const auto& part : exchange(messages_, std::move(to)))
-            facets.insert(facets.end(), part.begin(), part.end());
+        for (const auto& part : exchange(messages_, std::move(to))) append(facets, part);
     }
 
     duplicates.count(faults_);
-    std::ranges::sort(facets);
-    facets.erase(std::ranges::unique(facets).begin(), facets.end());  // a cell may have the same facet twice
+    sort_unique(facets);  // a cell may have the same facet twice
     std::vector<std::vector<Crossing>> pairs(messages_.size());
     std::vector<SharedFacet> cells;
     for (std::size_t begin = 0, end = 0; begin < facets.size(); begin = end) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/windows/graph_ghosts.h"
 
+#include "partition/lists.h"
 #include "sharding/windows/nearest_graph.h"
 
 #include <algorithm>
@@ -44,11 +45,9 @@ void add_layer(const CurveWindows& windows, RankMessages& messages, const GraphO
                 }
             }
         }
-        for (const auto& part : exchange(messages, std::move(to)))
-            candidates.insert(candidates.end(), part.begin(), part.end());
+        for (const auto& part : exchange(messages, std::move(to))) append(candidates, part);
     }
-    std::ranges::sort(candidates);
-    candidates.erase(std::ranges::unique(candidates).begin(), candidates.end());
+    sort_unique(candidates);
     const auto num_known = marks.size();
     const auto begin = windows.positions().begin(messages.rank());
     for (const auto& candidate : candidates) {

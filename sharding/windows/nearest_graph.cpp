@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/windows/nearest_graph.h"
 
+#include "partition/lists.h"
 #include "partition/mesh/neighbor_graph.h"
 #include "sharding/windows/curve_windows.h"
 
@@ -80,7 +81,7 @@ public:
         std::vector<double> coordinates;
         for (const auto& other : others) {
             box.add(other.point);
-            coordinates.insert(coordinates.end(), other.point.begin(), other.point.end());
+            append(coordinates, other.point);
         }
         const PointTree tree(DataArray::from("Coordinates", std::move(coordinates), 3));
         for (std::int64_t row = 0; row < std::ssize(worst_); ++row) {
@@ -157,10 +158,8 @@ NearestGraph::NearestGraph(const CurveWindows& windows, RankMessages& messages, 
         to[windows.positions().rank_of(there)].push_back({there, here});
     }
     std::vector<Crossing>().swap(found);
-    for (const auto& part : exchange(messages, std::move(to)))
-        crossings_.insert(crossings_.end(), part.begin(), part.end());
-    std::ranges::sort(crossings_);
-    crossings_.erase(std::ranges::unique(crossings_).begin(), crossings_.end());
+    for (const auto& part : exchange(messages, std::move(to))) append(crossings_, part);
+    sort_unique(crossings_);
 }
 
 // In each round every rank searches for the rows of one of its windows.
@@ -190,8 +189,7 @@ void NearestGraph::find_in_round(std::int32_t round, std::vector<Crossing>& foun
                         {windows_.ids(other)[row], static_cast<std::int32_t>(windows_.begin(other) + row), point});
         }
         std::vector<Row> others;
-        for (const auto& part : exchange(messages_, std::move(to)))
-            others.insert(others.end(), part.begin(), part.end());
+        for (const auto& part : exchange(messages_, std::move(to))) append(others, part);
         if (search) search->add(std::move(others));
     }
     if (!search) return;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/windows/piece_counter.h"
 
+#include "partition/lists.h"
+
 #include <algorithm>
 #include <numeric>
 
@@ -62,8 +64,7 @@ std::vector<std::int64_t> PieceCounter::count(RankMessages& messages, const Rank
             const auto here = std::ranges::lower_bound(places_, link.position, {}, &Place::position);
             joins.push_back({first_here + here->piece, link.piece});
         }
-    std::ranges::sort(joins);
-    joins.erase(std::ranges::unique(joins).begin(), joins.end());
+    sort_unique(joins);
 
     const auto parts = gather_on_first(messages, parts_);
     std::vector<std::int64_t> num_pieces(num_parts, 0);

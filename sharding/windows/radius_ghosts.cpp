@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/windows/radius_ghosts.h"
 
+#include "partition/lists.h"
 #include "partition/mesh/neighbor_graph.h"
 #include "sharding/windows/row_coordinates.h"
 
@@ -35,7 +36,7 @@ public:
             std::ranges::sort(found_);
             const auto repeated = std::ranges::unique(found_);
             found_.erase(repeated.begin(), repeated.end());
-            marks_.insert(marks_.end(), found_.begin(), found_.end());
+            append(marks_, found_);
             std::ranges::sort(marks_);
         }
         return std::move(marks_);
@@ -68,8 +69,7 @@ private:
             }
             if (!is_any_near) continue;  // the same on all ranks
             std::vector<Source> sources;
-            for (const auto& part : exchange(messages_, std::move(to)))
-                sources.insert(sources.end(), part.begin(), part.end());
+            for (const auto& part : exchange(messages_, std::move(to))) append(sources, part);
             if (here >= 0) mark_near(here, coordinates, std::move(sources));
         }
     }
@@ -110,7 +110,7 @@ private:
             std::vector<double> values;
             for (; begin != sources.end() && begin->part == part; ++begin) {
                 box.add(begin->point);
-                values.insert(values.end(), begin->point.begin(), begin->point.end());
+                append(values, begin->point);
             }
             const PointTree tree(DataArray::from("Coordinates", std::move(values), 3));
             for (std::int64_t row = 0; row < windows_.size(window); ++row) {

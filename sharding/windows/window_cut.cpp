@@ -3,6 +3,7 @@
 
 #include "partition/cut/balance.h"
 #include "partition/cut/boundary_search.h"
+#include "partition/lists.h"
 #include "sharding/windows/graph_ghosts.h"
 #include "sharding/windows/piece_counter.h"
 #include "sharding/windows/radius_ghosts.h"
@@ -59,7 +60,7 @@ void WindowCut::take_given()
         const auto window = windows_.window_in_round(messages_.rank(), round);
         const auto ids = window >= 0 ? windows_.ids(window) : std::span<const std::int32_t>{};
         const auto found = fetch<std::int32_t>(messages_, windows_.cells(), *options_.given, ids);
-        owners_.insert(owners_.end(), found.begin(), found.end());
+        append(owners_, found);
     }
 }
 
@@ -194,7 +195,7 @@ void WindowCut::refine()
         if (!is_here) continue;
         const auto kept = owners_in(window);
         std::vector<std::int32_t> owners(kept.begin(), kept.end());
-        owners.insert(owners.end(), outside.begin(), outside.end());
+        append(owners, outside);
         std::vector<std::uint8_t> is_fixed(owners.size(), 1);
         std::fill_n(is_fixed.begin(), graph.num_cells, std::uint8_t{0});
         for (const auto& crossing : windows_.crossings(window)) is_fixed[crossing.here - windows_.begin(window)] = 1;
@@ -402,12 +403,9 @@ RowsOfPart WindowCut::rows_of_parts(std::int32_t first_part) const
     if (first_part == 0) unused[0] = unused_points_;
 
     RowsOfPart rows;
-    for (const auto& part : exchange(messages_, std::move(owned)))
-        rows.owned.insert(rows.owned.end(), part.begin(), part.end());
-    for (const auto& part : exchange(messages_, std::move(ghosts)))
-        rows.ghosts.insert(rows.ghosts.end(), part.begin(), part.end());
-    for (const auto& part : exchange(messages_, std::move(unused)))
-        rows.unused_points.insert(rows.unused_points.end(), part.begin(), part.end());
+    for (const auto& part : exchange(messages_, std::move(owned))) append(rows.owned, part);
+    for (const auto& part : exchange(messages_, std::move(ghosts))) append(rows.ghosts, part);
+    for (const auto& part : exchange(messages_, std::move(unused))) append(rows.unused_points, part);
     std::ranges::sort(rows.ghosts);
     return rows;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/windows/window_ghosts.h"
 
+#include "partition/lists.h"
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -29,8 +31,7 @@ struct PointTouch {
 template <class T>
 void make_unique(std::vector<T>& values)
 {
-    std::ranges::sort(values);
-    values.erase(std::ranges::unique(values).begin(), values.end());
+    sort_unique(values);
 }
 
 int home_of(const Item& item, int num_ranks)
@@ -113,8 +114,7 @@ private:
         received.clear();
         for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
             const auto window = windows_.first_window() + round;
-            for (auto& part : exchange(messages_, work(window)))
-                received.insert(received.end(), part.begin(), part.end());
+            for (auto& part : exchange(messages_, work(window))) append(received, part);
         }
     }
 
@@ -241,8 +241,7 @@ private:
                          touch != touches_.end() && touch->item == item; ++touch)
                         answers[r].push_back(*touch);
             std::vector<Touch> touches;
-            for (auto& part : exchange(messages_, std::move(answers)))
-                touches.insert(touches.end(), part.begin(), part.end());
+            for (auto& part : exchange(messages_, std::move(answers))) append(touches, part);
             if (!items) continue;
             std::ranges::sort(touches);
             std::vector<std::int32_t> parts;
@@ -261,7 +260,7 @@ private:
                     if (!is_marked(position, part)) found.push_back({position, part, level_});
             }
         }
-        marks_.insert(marks_.end(), found.begin(), found.end());
+        append(marks_, found);
         std::ranges::sort(marks_, {}, [](const GhostMark& mark) { return PointTouch{mark.position, mark.part}; });
     }
 

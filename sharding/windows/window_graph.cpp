@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/windows/window_graph.h"
 
+#include "partition/lists.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -20,8 +22,7 @@ WindowGraph join_outside(const Csr& inner, std::span<const Crossing> crossings, 
     WindowGraph result;
     result.num_cells = static_cast<std::int32_t>(inner.num_rows());
     for (const auto& pair : crossings) result.outside.push_back(pair.there);
-    std::ranges::sort(result.outside);
-    result.outside.erase(std::ranges::unique(result.outside).begin(), result.outside.end());
+    sort_unique(result.outside);
 
     std::vector<std::pair<std::int32_t, std::int32_t>> back;  // (row outside, cell here)
     auto& graph = result.graph;

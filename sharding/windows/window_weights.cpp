@@ -59,8 +59,7 @@ std::vector<double> values_of(const CurveWindows& windows, RankMessages& message
             windows.mesh().release_pages();
         }
     } else {
-        throw InvalidInput("row_weights: unknown weight '" + name +
-                           "'; known are cells, points, faces and array:NAME.");
+        throw InvalidInput("row_weights: unknown weight '{}'; known are cells, points, faces and array:NAME.", name);
     }
     return values;
 }

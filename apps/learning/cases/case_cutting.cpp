@@ -6,6 +6,7 @@
 #include "io/shards/manifest.h"
 #include "io/source_files.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
@@ -18,7 +19,6 @@
 #include <fstream>
 #include <future>
 #include <limits>
-#include <numeric>
 #include <random>
 #include <string>
 #include <system_error>
@@ -169,7 +169,7 @@ std::vector<std::int64_t> agreed(const std::vector<std::int64_t>& known, const R
     }
     ranks.all_reduce(bounds, Reduction::Max);
     for (std::int64_t i = 0; i < n; ++i) {
-        if (values[i] != ~values[n + i]) throw InvalidInput("case " + cases[i].id + ": " + what);
+        if (values[i] != ~values[n + i]) throw InvalidInput("case {}: {}", cases[i].id, what);
     }
     return {values, values + n};
 }
@@ -186,8 +186,7 @@ std::int64_t cut_hash(const std::filesystem::path& shards)
 
 std::vector<int> deal_by_size(std::span<const std::int64_t> sizes, int num_ranks)
 {
-    std::vector<std::size_t> order(sizes.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
+    auto order = numbers_from<std::size_t>(0, sizes.size());
     std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return sizes[a] > sizes[b]; });
     std::vector<std::int64_t> loads(num_ranks, 0);
     std::vector<int> owners(sizes.size());
@@ -202,9 +201,8 @@ std::vector<int> deal_by_size(std::span<const std::int64_t> sizes, int num_ranks
 std::vector<int> lowest_ranks_with(const std::filesystem::path& folder, const RankGroup& ranks)
 {
     if (ranks.size() == 1) return {0};
-    const std::array<std::int64_t, 1> draw{static_cast<std::int64_t>(std::random_device()())};
     const auto place = folder / "locks";
-    const auto number = ranks.all_gather_integers(draw).front().front();
+    const auto number = ranks.all_gather_integers(std::random_device()())[0];
     const auto mark = [&](int rank) { return place / fmt::format("seen-{}-{}", number, rank); };
     std::error_code ignored;
     std::filesystem::create_directories(place, ignored);
@@ -212,9 +210,8 @@ std::vector<int> lowest_ranks_with(const std::filesystem::path& folder, const Ra
     ranks.barrier();
     int lowest = 0;
     while (lowest < ranks.rank() && !std::filesystem::exists(mark(lowest), ignored)) ++lowest;
-    const std::array<std::int64_t, 1> own{lowest};
     std::vector<int> all;
-    for (const auto& found : ranks.all_gather_integers(own)) all.push_back(static_cast<int>(found.front()));
+    for (const auto found : ranks.all_gather_integers(lowest)) all.push_back(static_cast<int>(found));
     std::filesystem::remove(mark(ranks.rank()), ignored);
     return all;
 }

@@ -5,6 +5,7 @@
 #include "io/bytes/comma_separated.h"
 #include "io/bytes/file_pattern.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -15,7 +16,6 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <numeric>
 #include <random>
 #include <regex>
 #include <set>
@@ -64,11 +64,11 @@ std::vector<Row> read_json_table(const std::filesystem::path& path, std::istream
     try {
         content = nlohmann::json::parse(stream);
     } catch (const nlohmann::json::exception& error) {
-        throw IoError(fmt::format("case table {} is no JSON: {}", path.string(), error.what()));
+        throw IoError("case table {} is no JSON: {}", path.string(), error.what());
     }
     const auto& list = content.is_object() && content.contains("cases") ? content["cases"] : content;
     if (!list.is_array())
-        throw IoError("case table " + path.string() + " must be a list of objects, or have one under `cases`.");
+        throw IoError("case table {} must be a list of objects, or have one under `cases`.", path.string());
     std::vector<Row> rows;
     for (const auto& entry : list) {
         Row row;
@@ -91,8 +91,8 @@ std::vector<Row> read_csv_table(const std::filesystem::path& path, std::istream&
         const auto words = comma_separated(line, where(number));
         if (words.empty()) continue;
         if (words.size() != names.size()) {
-            throw IoError(fmt::format("{}: {} values under {} names. Values with commas in them stand between quotes.",
-                                      where(number), words.size(), names.size()));
+            throw IoError("{}: {} values under {} names. Values with commas in them stand between quotes.",
+                          where(number), words.size(), names.size());
         }
         Row row;
         for (std::size_t i = 0; i < names.size(); ++i) row[names[i]] = words[i];
@@ -104,10 +104,10 @@ std::vector<Row> read_csv_table(const std::filesystem::path& path, std::istream&
 std::vector<Row> read_table_rows(const std::filesystem::path& path)
 {
     std::ifstream stream(path);
-    if (!stream) throw IoError("case table " + path.string() + " cannot be read. data.cases is relative to data.root.");
+    if (!stream) throw IoError("case table {} cannot be read. data.cases is relative to data.root.", path.string());
     const auto extension = lower_extension(path);
     if (extension != ".json" && extension != ".csv")
-        throw IoError("case table " + path.string() + " must be a .json or .csv file.");
+        throw IoError("case table {} must be a .json or .csv file.", path.string());
     return extension == ".json" ? read_json_table(path, stream) : read_csv_table(path, stream);
 }
 
@@ -116,16 +116,15 @@ std::map<std::string, Row> read_case_files(const CasePattern& pattern)
 {
     const auto files = pattern.files();
     if (files.empty())
-        throw InvalidInput("no case table matches " + pattern.text() + ". data.cases is relative to data.root.");
+        throw InvalidInput("no case table matches {}. data.cases is relative to data.root.", pattern.text());
     std::map<std::string, Row> table;
     for (const auto& file : files) {
         auto rows = read_table_rows(file);
         if (rows.size() != 1)
-            throw IoError(fmt::format("case table {} has {} rows; expected one, since data.cases has a *.",
-                                      file.string(), rows.size()));
+            throw IoError("case table {} has {} rows; expected one, since data.cases has a *.", file.string(),
+                          rows.size());
         if (!table.emplace(last_wildcard(pattern, file), std::move(rows[0])).second)
-            throw InvalidInput(
-                fmt::format("two case tables match {} with the id of {}.", pattern.text(), file.string()));
+            throw InvalidInput("two case tables match {} with the id of {}.", pattern.text(), file.string());
     }
     return table;
 }
@@ -149,10 +148,10 @@ const std::string& column_of(const CaseSource& source, const std::string& column
     if (found != source.columns.end()) return found->second;
     std::vector<std::string> names;
     for (const auto& [name, value] : source.columns) names.push_back(name);
-    throw InvalidInput(
-        fmt::format("case {} has no column '{}' in the case table{}{}", source.id, column,
-                    names.empty() ? " (it has no row there)." : fmt::format(", which has {}.", fmt::join(names, ", ")),
-                    suggestion(column, names)));
+    throw InvalidInput("case {} has no column '{}' in the case table{}{}", source.id, column,
+                       names.empty() ? " (it has no row there)."
+                                     : fmt::format(", which has {}.", fmt::join(names, ", ")),
+                       suggestion(column, names));
 }
 
 /// Finds the files of a pattern, by what its last `*` stands for; a pattern without `*` has one file, with an empty id.
@@ -163,8 +162,7 @@ std::map<std::string, std::filesystem::path> files_by_id(const CasePattern& patt
     for (const auto& file : pattern.files()) {
         const auto id = pattern.has_star() ? last_wildcard(pattern, file) : std::string();
         if (!files.emplace(id, file).second)
-            throw InvalidInput(
-                fmt::format("two files match {} with the id '{}', one of them {}.", named, id, file.string()));
+            throw InvalidInput("two files match {} with the id '{}', one of them {}.", named, id, file.string());
     }
     return files;
 }
@@ -173,7 +171,7 @@ std::map<std::string, std::filesystem::path> find_walls(const CasePattern& patte
 {
     auto walls = files_by_id(pattern, "data.wall, " + pattern.text() + ",");
     if (walls.empty())
-        throw InvalidInput("no file matches data.wall, " + pattern.text() + ". It is relative to data.root.");
+        throw InvalidInput("no file matches data.wall, {}. It is relative to data.root.", pattern.text());
     return walls;
 }
 
@@ -183,9 +181,9 @@ std::filesystem::path wall_of(const CaseSource& source, const std::map<std::stri
     const bool is_one_for_all = data.wall.find('*') == std::string::npos;
     const auto found = walls.find(is_one_for_all ? "" : source.id);
     if (found == walls.end()) {
-        throw InvalidInput(fmt::format("case {} has no surface: no file matches {} (data.wall) with its id. Add it, or "
-                                       "leave the case out of data.split.",
-                                       source.id, (data.root / data.wall).string()));
+        throw InvalidInput("case {} has no surface: no file matches {} (data.wall) with its id. Add it, or "
+                           "leave the case out of data.split.",
+                           source.id, (data.root / data.wall).string());
     }
     return found->second;
 }
@@ -196,7 +194,7 @@ std::int64_t add_volumes(std::vector<CaseSource>& cases, const DataConfig& volum
     const CasePattern pattern{volume.root, volume.files};
     const auto volumes = files_by_id(pattern, pattern.text());
     if (volumes.empty())
-        throw InvalidInput("no file matches " + pattern.text() + ". Check data.root and data.volume.files.");
+        throw InvalidInput("no file matches {}. Check data.root and data.volume.files.", pattern.text());
     const auto num_surfaces = std::ssize(cases);
     std::erase_if(cases, [&](auto& source) {
         const auto found = volumes.find(source.id);
@@ -205,9 +203,9 @@ std::int64_t add_volumes(std::vector<CaseSource>& cases, const DataConfig& volum
         return false;
     });
     if (cases.empty())
-        throw InvalidInput(fmt::format("no case has both a surface and a volume: none of the {} files of {} has the id "
-                                       "of one of data.surface, e.g. '{}'.",
-                                       volumes.size(), pattern.text(), volumes.begin()->first));
+        throw InvalidInput("no case has both a surface and a volume: none of the {} files of {} has the id "
+                           "of one of data.surface, e.g. '{}'.",
+                           volumes.size(), pattern.text(), volumes.begin()->first);
     return num_surfaces + std::ssize(volumes) - 2 * std::ssize(cases);
 }
 
@@ -219,8 +217,8 @@ Parts split_by_column(const std::vector<CaseSource>& cases, const std::string& c
     for (const auto& source : cases) parts[column_of(source, column)].push_back(source);
     for (const auto& [name, members] : parts) {
         if (name != "train" && name != "val" && name != "test") {
-            throw InvalidInput(fmt::format("case {}: column '{}' says '{}'; expected train, val or test.",
-                                           members.front().id, column, name));
+            throw InvalidInput("case {}: column '{}' says '{}'; expected train, val or test.", members.front().id,
+                               column, name);
         }
     }
     return parts;
@@ -237,13 +235,12 @@ Parts split_by_lists(const std::vector<CaseSource>& cases, const std::map<std::s
             const auto found = std::ranges::find(ids, id);
             if (found == ids.end()) {
                 const auto nearest = nearest_name(id, ids);
-                throw InvalidInput(fmt::format("data.split.{} names case '{}', which has no file.{}", part, id,
-                                               nearest.empty()
-                                                   ? fmt::format(" The cases found are '{}'{}.", ids.front(),
+                throw InvalidInput("data.split.{} names case '{}', which has no file.{}", part, id,
+                                   nearest.empty() ? fmt::format(" The cases found are '{}'{}.", ids.front(),
                                                                  ids.size() > 1 ? " to '" + ids.back() + "'" : " alone")
-                                                   : " Did you mean '" + nearest + "'?"));
+                                                   : " Did you mean '" + nearest + "'?");
             }
-            if (!part_of.emplace(id, part).second) throw InvalidInput("data.split names case '" + id + "' twice.");
+            if (!part_of.emplace(id, part).second) throw InvalidInput("data.split names case '{}' twice.", id);
             parts[part].push_back(cases[found - ids.begin()]);
         }
     }
@@ -294,20 +291,19 @@ Parts split_by_manifest(const std::vector<CaseSource>& cases, const DataConfig& 
                 const auto& id = cases[i].id;
                 const auto [before, is_new] = part_of.emplace(id, part);
                 if (!is_new)
-                    throw InvalidInput(fmt::format("{} has case '{}' {}.", where, id,
-                                                   before->second == part
-                                                       ? "twice in " + part
-                                                       : fmt::format("in {} and in {}", before->second, part)));
+                    throw InvalidInput("{} has case '{}' {}.", where, id,
+                                       before->second == part ? "twice in " + part
+                                                              : fmt::format("in {} and in {}", before->second, part));
                 parts[part].push_back(cases[i]);
             }
         }
     }
     if (!missing.empty()) {
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "{} names {} cases, and of {} there is no file: '{}'{}{}.{} Entries are ids, files or folders below "
             "data.root.",
             where, num_entries, missing.size(), missing.front(), missing.size() > 1 ? ", '" + missing[1] + "'" : "",
-            missing.size() > 2 ? ", ..." : "", suggestion(missing.front(), ids)));
+            missing.size() > 2 ? ", ..." : "", suggestion(missing.front(), ids));
     }
     return parts;
 }
@@ -340,11 +336,10 @@ std::vector<CaseSource> find_runs(const DataConfig& data)
     for (auto& series : find_series(data.root, data.files, data.series.times)) {
         const auto num_states = std::ssize(series.states), least = data.series.history + 1;
         if (num_states < least) {
-            throw InvalidInput(
-                fmt::format("data.series: the run {} ({}) has {} state{}; a step needs {}, one of them to "
-                            "be predicted. Leave the run out{}.",
-                            series.id, series.path.string(), num_states, num_states == 1 ? "" : "s", least,
-                            least > 2 ? ", or lower data.history" : ""));
+            throw InvalidInput("data.series: the run {} ({}) has {} state{}; a step needs {}, one of them to "
+                               "be predicted. Leave the run out{}.",
+                               series.id, series.path.string(), num_states, num_states == 1 ? "" : "s", least,
+                               least > 2 ? ", or lower data.history" : "");
         }
         auto run = std::make_shared<const Series>(std::move(series));
         runs.push_back({.id = run->id, .file = run->path, .columns = {}, .step = RunStep{run, 0}});
@@ -375,12 +370,12 @@ std::vector<CaseSource> find_files(const DataConfig& data)
         std::error_code error;
         const auto where = std::filesystem::absolute(data.root).lexically_normal();
         const auto is_link = std::filesystem::is_symlink(where, error);
-        throw IoError(fmt::format("data.root is {}, and {}. If the cases lie elsewhere now, add data.root=FOLDER.",
-                                  data.root.string(),
-                                  std::filesystem::exists(where, error) ? where.string() + " is no folder"
-                                  : is_link ? fmt::format("{} is a link to {}, which is not there", where.string(),
-                                                          std::filesystem::read_symlink(where, error).string())
-                                            : "there is no folder " + where.string()));
+        throw IoError("data.root is {}, and {}. If the cases lie elsewhere now, add data.root=FOLDER.",
+                      data.root.string(),
+                      std::filesystem::exists(where, error) ? where.string() + " is no folder"
+                      : is_link ? fmt::format("{} is a link to {}, which is not there", where.string(),
+                                              std::filesystem::read_symlink(where, error).string())
+                                : "there is no folder " + where.string());
     }
     if (data.series.is_on) {
         auto runs = find_runs(data);
@@ -391,7 +386,7 @@ std::vector<CaseSource> find_files(const DataConfig& data)
     }
     const CasePattern pattern{data.root, data.files};
     const auto files = pattern.files();
-    if (files.empty()) throw InvalidInput("no file matches " + pattern.text() + ". Check data.root and data.surface.");
+    if (files.empty()) throw InvalidInput("no file matches {}. Check data.root and data.surface.", pattern.text());
 
     const auto table = read_case_tables(data);
     std::vector<CaseSource> cases;
@@ -399,8 +394,8 @@ std::vector<CaseSource> find_files(const DataConfig& data)
     for (const auto& file : files) {
         CaseSource source{last_wildcard(pattern, file), file, {}};
         if (!ids.insert(source.id).second)
-            throw InvalidInput(fmt::format("two files match {} with the id '{}', one of them {}.", pattern.text(),
-                                           source.id, file.string()));
+            throw InvalidInput("two files match {} with the id '{}', one of them {}.", pattern.text(), source.id,
+                               file.string());
         if (const auto row = table.find(source.id); row != table.end()) source.columns = row->second;
         cases.push_back(std::move(source));
     }
@@ -461,9 +456,9 @@ CaseLists find_cases_of_sets(const DataConfig& data, std::int64_t seed)
                         : split_cases(cases, of_set, seed);
             find_walls_of(lists, of_set);
         } catch (const InvalidInput& error) {
-            throw InvalidInput("data.sets." + set.name + ": " + error.what());
+            throw InvalidInput("data.sets.{}: {}", set.name, error.what());
         } catch (const IoError& error) {
-            throw IoError("data.sets." + set.name + ": " + error.what());
+            throw IoError("data.sets.{}: {}", set.name, error.what());
         }
         const auto take = [&](std::vector<CaseSource>& from, std::vector<CaseSource>& to) {
             for (auto& source : from) {
@@ -481,8 +476,9 @@ CaseLists find_cases_of_sets(const DataConfig& data, std::int64_t seed)
     for (const auto& set : data.sets) {
         if (set.share > 0 &&
             std::ranges::none_of(all.train, [&](const auto& source) { return source.set == set.name; }))
-            throw InvalidInput("data.sets." + set.name +
-                               " has a share of the training cases, and none of its cases trains. Check its split.");
+            throw InvalidInput(
+                "data.sets.{} has a share of the training cases, and none of its cases trains. Check its split.",
+                set.name);
     }
     return all;
 }
@@ -493,7 +489,7 @@ void require_utf8(const CaseSource& source)
     try {
         nlohmann::json(source.id).dump();
     } catch (const nlohmann::json::type_error&) {
-        throw InvalidInput("the name of the case file " + source.file.string() + " is not valid UTF-8. Rename it.");
+        throw InvalidInput("the name of the case file {} is not valid UTF-8. Rename it.", source.file.string());
     }
 }
 
@@ -505,8 +501,7 @@ double CaseSource::number(const std::string& column) const
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
-        throw InvalidInput(
-            fmt::format("case {}: column '{}' of the case table is '{}'; expected a number.", id, column, text));
+        throw InvalidInput("case {}: column '{}' of the case table is '{}'; expected a number.", id, column, text);
     }
     return value;
 }
@@ -517,11 +512,11 @@ std::map<std::string, Row> read_case_table(const std::filesystem::path& path)
     for (auto& row : read_table_rows(path)) {
         const auto id = row.find("id");
         if (id == row.end())
-            throw IoError("case table " + path.string() +
-                          " has a row without `id`. Give the column with the cases' ids that name.");
+            throw IoError("case table {} has a row without `id`. Give the column with the cases' ids that name.",
+                          path.string());
         const auto name = id->second;
         if (!table.emplace(name, std::move(row)).second)
-            throw IoError(fmt::format("case table {} has case '{}' twice.", path.string(), name));
+            throw IoError("case table {} has case '{}' twice.", path.string(), name);
     }
     return table;
 }
@@ -553,8 +548,8 @@ std::vector<std::string> training_ids(const DataConfig& data, const std::filesys
 std::vector<CaseSource> CaseLists::all() const
 {
     auto cases = train;
-    cases.insert(cases.end(), val.begin(), val.end());
-    cases.insert(cases.end(), test.begin(), test.end());
+    append(cases, val);
+    append(cases, test);
     return cases;
 }
 
@@ -617,7 +612,7 @@ CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig
     auto lists = split_cases(cases, data, seed);
     lists.num_left_out = num_left_out;
     if (lists.train.empty()) {
-        throw InvalidInput(fmt::format("none of the {} cases is left to train on. Check data.split.", cases.size()));
+        throw InvalidInput("none of the {} cases is left to train on. Check data.split.", cases.size());
     }
     find_walls_of(lists, data);
     return in_steps(std::move(lists));
@@ -625,8 +620,7 @@ CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig
 
 std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed)
 {
-    std::vector<std::int64_t> order(n);
-    std::iota(order.begin(), order.end(), 0);
+    auto order = numbers_from<std::int64_t>(0, n);
     std::mt19937_64 generator(seed);
     for (std::int64_t i = n - 1; i > 0; --i)
         std::swap(order[i], order[generator() % static_cast<std::uint64_t>(i + 1)]);

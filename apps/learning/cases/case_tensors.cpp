@@ -19,11 +19,6 @@
 namespace meshard {
 namespace {
 
-const std::vector<DataArray>& arrays_of(const Mesh& mesh, const DataConfig& data)
-{
-    return data.on_cells ? mesh.cell_data : mesh.point_data;
-}
-
 const char* group_of(const DataConfig& data)
 {
     return data.on_cells ? "cell" : "point";
@@ -43,9 +38,8 @@ at::Tensor rows_of(const DataArray& array, RowIds rows, const std::string& where
         for (std::int64_t i = 0; i < num_rows * num_components; ++i) {
             out[i] = static_cast<float>(values[i]);
             if (std::isfinite(out[i])) continue;
-            throw InvalidInput(fmt::format("{}: the array '{}' is {} in row {}. Repair the case or leave it out.",
-                                           where, array.name(), std::isnan(out[i]) ? "NaN" : "infinite",
-                                           rows[i / num_components]));
+            throw InvalidInput("{}: the array '{}' is {} in row {}. Repair the case or leave it out.", where,
+                               array.name(), std::isnan(out[i]) ? "NaN" : "infinite", rows[i / num_components]);
         }
     });
     return tensor;
@@ -53,18 +47,18 @@ at::Tensor rows_of(const DataArray& array, RowIds rows, const std::string& where
 
 at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, const std::string& where)
 {
-    if (const auto* array = find_array(arrays_of(mesh, data), data.normals)) {
+    if (const auto* array = find_array(arrays_at(mesh, data.on_cells), data.normals)) {
         if (array->num_components() != 3)
-            throw InvalidInput(fmt::format("{}: the array '{}' has {} components; normals have 3.", where, data.normals,
-                                           array->num_components()));
+            throw InvalidInput("{}: the array '{}' has {} components; normals have 3.", where, data.normals,
+                               array->num_components());
         return rows_of(*array, rows, where);
     }
     if (!data.on_cells) return rows_of(require_array(mesh.point_data, kPointNormals, where, "point"), rows, where);
     const auto has_polygons = std::ranges::all_of(mesh.cell_types, [](auto type) { return cell_dimension(type) == 2; });
     if (!has_polygons) {
-        throw InvalidInput(fmt::format("{} has no cell array '{}', and normals can only be computed of polygons. "
-                                       "Name the array with data.normals, or set data.inputs=[points].",
-                                       where, data.normals));
+        throw InvalidInput("{} has no cell array '{}', and normals can only be computed of polygons. "
+                           "Name the array with data.normals, or set data.inputs=[points].",
+                           where, data.normals);
     }
     const auto areas = area_vectors(mesh);
     const auto num_rows = std::ssize(rows);
@@ -82,8 +76,8 @@ void require_one_length(const CaseFrame& frame, const std::string& where, const 
 {
     if (frame.lengths[0] == frame.lengths[1] && frame.lengths[0] == frame.lengths[2]) return;
     throw InvalidInput(
-        fmt::format("{}: data.inputs has {}, and the points are divided by three different lengths. Give one length.",
-                    where, input));
+        "{}: data.inputs has {}, and the points are divided by three different lengths. Give one length.", where,
+        input);
 }
 
 /// Computes heights over the ground, divided by the case's length: (rows, 1).
@@ -121,19 +115,17 @@ at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, cons
                      const std::string& where)
 {
     require_one_length(frame, where, "sdf, a distance");
-    const auto& array = require_array(arrays_of(mesh, data), data.distances.empty() ? kDistances : data.distances,
-                                      where, group_of(data));
+    const auto& array = require_array(mesh, data.on_cells, data.distances.empty() ? kDistances : data.distances, where);
     if (array.num_components() != 1)
-        throw InvalidInput(fmt::format("{}: the array '{}' has {} components; distances have 1.", where, array.name(),
-                                       array.num_components()));
+        throw InvalidInput("{}: the array '{}' has {} components; distances have 1.", where, array.name(),
+                           array.num_components());
     auto tensor = torch::empty({std::ssize(rows), 1}, torch::kFloat32);
     auto* out = tensor.data_ptr<float>();
     for (std::int64_t i = 0; i < tensor.size(0); ++i) {
         out[i] = static_cast<float>(array.value(i) / frame.lengths[0]);
         if (!std::isfinite(out[i]))
-            throw InvalidInput(
-                fmt::format("{}: the array '{}' is not finite in row {}. Repair the case or leave it out.", where,
-                            array.name(), rows[i]));
+            throw InvalidInput("{}: the array '{}' is not finite in row {}. Repair the case or leave it out.", where,
+                               array.name(), rows[i]);
     }
     return tensor;
 }
@@ -202,7 +194,7 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     } else if (const auto place = numbers_in(config.center); place.size() == 3) {
         std::ranges::copy(place, frame.center.begin());
     } else if (config.center != "none") {
-        throw InvalidInput("the center is '" + config.center + "'; expected bounds, none, or a place x,y,z.");
+        throw InvalidInput("the center is '{}'; expected bounds, none, or a place x,y,z.", config.center);
     }
     const auto& text = config.length;
     const auto numbers = numbers_in(text);
@@ -222,7 +214,7 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     if (const auto ground = numbers_in(config.ground); ground.size() == 1) frame.ground = ground[0];
     for (const auto length : frame.lengths) {
         if (length > 0 && std::isfinite(length)) continue;
-        throw InvalidInput(fmt::format("case {}: data.length is {}; the points are divided by it.", source.id, length));
+        throw InvalidInput("case {}: data.length is {}; the points are divided by it.", source.id, length);
     }
     return frame;
 }
@@ -269,22 +261,21 @@ at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, c
             inputs.push_back(distances(mesh, rows, data, frame, where));
         } else if (name == "wall_direction") {
             require_one_length(frame, where, "wall_direction, a direction");
-            inputs.push_back(
-                rows_of(require_array(arrays_of(mesh, data), kDirections, where, group_of(data)), rows, where));
+            inputs.push_back(rows_of(require_array(mesh, data.on_cells, kDirections, where), rows, where));
         } else if (name == "height") {
             inputs.push_back(heights(mesh, rows, data, frame, where));
         } else if (name == "box") {
             inputs.push_back(places_in_box(mesh, rows, data, frame, where));
         } else {
-            inputs.push_back(rows_of(require_array(arrays_of(mesh, data), kAreas, where, group_of(data)), rows, where));
+            inputs.push_back(rows_of(require_array(mesh, data.on_cells, kAreas, where), rows, where));
         }
     }
     if (data.series.is_on) {
-        inputs.push_back(rows_of(require_array(arrays_of(mesh, data), kTold, where, group_of(data)), rows, where));
+        inputs.push_back(rows_of(require_array(mesh, data.on_cells, kTold, where), rows, where));
         return torch::cat(inputs, 1);
     }
     for (std::size_t i = 0; i < data.categories.names.size(); ++i) {
-        const auto& array = require_array(arrays_of(mesh, data), data.categories.names[i], where, group_of(data));
+        const auto& array = require_array(mesh, data.on_cells, data.categories.names[i], where);
         inputs.push_back(rows_of(array, rows, where));
         require_categories(
             array, data.categories, i, where, [&](std::int64_t row) { return fmt::format("row {}", rows[row]); },
@@ -295,13 +286,12 @@ at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, c
 
 PointInputs sharded_inputs(const at::Tensor& rows, RowIds ids, const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
-    const std::array<std::int64_t, 1> own{rows.size(0)};
     IndexMap map{.num_global = 0,
                  .num_owned = static_cast<std::int32_t>(ids.size()),
                  .global_ids = {ids.begin(), ids.end()},
                  .ghost_owners = {}};
-    for (const auto& count : device_mesh->group(device_mesh->axis("domain")).all_gather_integers(own))
-        map.num_global += count[0];
+    for (const auto count : device_mesh->group(device_mesh->axis("domain")).all_gather_integers(rows.size(0)))
+        map.num_global += count;
     return sharded_inputs(rows, shard_spec(std::make_shared<const IndexMap>(std::move(map)), device_mesh, 1));
 }
 
@@ -360,7 +350,7 @@ at::Tensor field_values(const Mesh& mesh, RowIds rows, const DataConfig& data, c
 {
     std::vector<at::Tensor> fields;
     for (const auto& field : data.fields) {
-        fields.push_back(rows_of(require_array(arrays_of(mesh, data), field.from, where, group_of(data)), rows, where));
+        fields.push_back(rows_of(require_array(mesh, data.on_cells, field.from, where), rows, where));
     }
     return torch::cat(fields, 1);
 }
@@ -410,8 +400,8 @@ std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::fi
         if (found == manifest.arrays.end()) {
             const auto subdomain = load_subdomain(shards, manifest, 0);
             // This throws and names the nearest array.
-            require_array(arrays_of(subdomain.mesh, data), field.from, where, group_of(data));
-            throw InvalidInput(fmt::format("{} has no {} array '{}'.", where, group_of(data), field.from));
+            require_array(subdomain.mesh, data.on_cells, field.from, where);
+            throw InvalidInput("{} has no {} array '{}'.", where, group_of(data), field.from);
         }
         channels.push_back(found->num_components);
     }

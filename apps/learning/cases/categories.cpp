@@ -2,6 +2,7 @@
 #include "apps/learning/cases/categories.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
@@ -28,20 +29,20 @@ void require_categories(const DataArray& array, const CategorySettings& categori
 {
     constexpr double most = 1 << 24;  // up to which single precision has all whole numbers
     if (array.num_components() != 1)
-        throw InvalidInput(fmt::format("{}: the array '{}' has {} components; data.categories takes arrays with one.",
-                                       where, array.name(), array.num_components()));
+        throw InvalidInput("{}: the array '{}' has {} components; data.categories takes arrays with one.", where,
+                           array.name(), array.num_components());
     const auto* known = categories.values.empty() ? nullptr : &categories.values[index];
     for (std::int64_t row = 0; row < array.num_rows(); ++row) {
         const auto value = array.value(row);
         if (counts && !counts(row)) continue;
         if (value != std::round(value) || std::abs(value) > most)
-            throw InvalidInput(fmt::format("{}: the array '{}' is {} in {}; categories (data.categories) are whole "
-                                           "numbers up to {:.0f}. Name it in data.arrays, which are told as they are.",
-                                           where, array.name(), value, place(row), most));
+            throw InvalidInput("{}: the array '{}' is {} in {}; categories (data.categories) are whole "
+                               "numbers up to {:.0f}. Name it in data.arrays, which are told as they are.",
+                               where, array.name(), value, place(row), most);
         if (!known || std::ranges::binary_search(*known, value)) continue;
-        throw InvalidInput(fmt::format("{}: the array '{}' is {} in {}, and the training cases have {}. The model does "
-                                       "not know this category (data.categories): repair the case, or train with it.",
-                                       where, array.name(), value, place(row), fmt::join(*known, ", ")));
+        throw InvalidInput("{}: the array '{}' is {} in {}, and the training cases have {}. The model does "
+                           "not know this category (data.categories): repair the case, or train with it.",
+                           where, array.name(), value, place(row), fmt::join(*known, ", "));
     }
 }
 
@@ -54,9 +55,9 @@ void merge_categories(std::vector<std::vector<double>>& known, const std::vector
         std::ranges::set_union(known[i], more[i], std::back_inserter(both));
         known[i] = std::move(both);
         if (known[i].size() <= kMostCategories) continue;
-        throw InvalidInput(fmt::format("{}: the array '{}' has {} different values; data.categories takes arrays with "
-                                       "at most {}. Name it in data.arrays, which are told as they are.",
-                                       where, categories.names[i], known[i].size(), kMostCategories));
+        throw InvalidInput("{}: the array '{}' has {} different values; data.categories takes arrays with "
+                           "at most {}. Name it in data.arrays, which are told as they are.",
+                           where, categories.names[i], known[i].size(), kMostCategories);
     }
 }
 
@@ -68,8 +69,7 @@ void add_categories(std::vector<std::vector<double>>& known, const at::Tensor& t
         const auto numbers = told.select(1, first + static_cast<std::int64_t>(i)).to(at::kDouble).contiguous();
         auto& values =
             found.emplace_back(numbers.const_data_ptr<double>(), numbers.const_data_ptr<double>() + numbers.numel());
-        std::ranges::sort(values);
-        values.erase(std::ranges::unique(values).begin(), values.end());
+        sort_unique(values);
     }
     merge_categories(known, found, categories, where);
 }

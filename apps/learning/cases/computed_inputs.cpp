@@ -6,24 +6,18 @@
 #include "ops/fields/mesh_operators.h"
 #include "ops/surface/surface_distance.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/surface_geometry.h"
 #include "partition/mesh/surface_triangles.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 namespace meshard {
 namespace {
-
-std::vector<DataArray>& arrays_of(Mesh& mesh, bool on_cells)
-{
-    return on_cells ? mesh.cell_data : mesh.point_data;
-}
 
 /// Returns the longest edge of the wall's box.
 double size_of(const Wall& wall)
@@ -53,14 +47,14 @@ Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& v
                const std::vector<std::string>& patches, Orient orient)
 {
     if (file.empty() && patches.empty())
-        throw InvalidInput(volume.string() + ": the model is told distances to a surface, and there is none.");
+        throw InvalidInput("{}: the model is told distances to a surface, and there is none.", volume.string());
     auto mesh = file.empty() ? read_mesh(volume, {.time = {}, .blocks = patches}) : read_mesh(file);
     auto facing = orient_surface(mesh, orient);
     auto surface = surface_triangles(mesh);
     Wall wall{std::move(surface.points), std::move(surface.triangles), facing};
     if (wall.triangles.empty()) {
-        throw InvalidInput((file.empty() ? volume.string() + ", data.wall_patches" : file.string()) +
-                           ": there are no polygons. Distances need a surface of them.");
+        throw InvalidInput("{}: there are no polygons. Distances need a surface of them.",
+                           file.empty() ? volume.string() + ", data.wall_patches" : file.string());
     }
     if (file.empty() && orient == Orient::AsIs) {
         std::swap(wall.facing.outward, wall.facing.inward);
@@ -72,8 +66,7 @@ Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& v
 
 void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::string& where, bool with_directions)
 {
-    std::vector<std::int64_t> rows(on_cells ? mesh.num_cells() : mesh.num_points());
-    std::iota(rows.begin(), rows.end(), std::int64_t{0});
+    auto rows = numbers_from<std::int64_t>(0, on_cells ? mesh.num_cells() : mesh.num_points());
     auto queries = row_places(mesh, rows, on_cells, where);
     auto surface = wall;
     const at::NoGradGuard no_grad;
@@ -81,7 +74,7 @@ void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::strin
                                        {.sign = SurfaceSign::WindingNumber});
     const auto distances = found.distances.contiguous();
     const auto* begin = distances.const_data_ptr<double>();
-    arrays_of(mesh, on_cells)
+    arrays_at(mesh, on_cells)
         .push_back(DataArray::from(kDistances, std::vector<double>(begin, begin + distances.numel())));
     if (!with_directions) return;
 
@@ -92,16 +85,15 @@ void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::strin
         const auto length = std::hypot(directions[i], directions[i + 1], directions[i + 2]);
         for (int c = 0; c < 3; ++c) directions[i + c] = length > nearest ? directions[i + c] / length : 0.0;
     }
-    arrays_of(mesh, on_cells).push_back(DataArray::from(kDirections, std::move(directions), 3));
+    arrays_at(mesh, on_cells).push_back(DataArray::from(kDirections, std::move(directions), 3));
 }
 
 void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
 {
     const bool has_solids = std::ranges::any_of(mesh.cell_types, [](auto type) { return cell_dimension(type) == 3; });
     if (mesh.num_cells() == 0 || has_solids) {
-        throw InvalidInput(
-            fmt::format("{} has {} cells, and data.inputs has areas: only polygons have some. Leave areas out.", where,
-                        has_solids ? "solid" : "no"));
+        throw InvalidInput("{} has {} cells, and data.inputs has areas: only polygons have some. Leave areas out.",
+                           where, has_solids ? "solid" : "no");
     }
     const auto vectors = area_vectors(mesh);
     std::vector<double> areas(on_cells ? mesh.num_cells() : mesh.num_points(), 0.0);
@@ -117,13 +109,13 @@ void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
         for (const auto corner : corners) areas[corner] += area / static_cast<double>(corners.size());
     }
     if (!(total > 0) || !std::isfinite(total)) {
-        throw InvalidInput(fmt::format("{}: the areas of its polygons add up to {}, and data.inputs has areas. "
-                                       "Repair the case, or leave areas out.",
-                                       where, total));
+        throw InvalidInput("{}: the areas of its polygons add up to {}, and data.inputs has areas. "
+                           "Repair the case, or leave areas out.",
+                           where, total);
     }
     const auto mean = total / static_cast<double>(areas.size());
     for (auto& area : areas) area /= mean;
-    arrays_of(mesh, on_cells).push_back(DataArray::from(kAreas, std::move(areas)));
+    arrays_at(mesh, on_cells).push_back(DataArray::from(kAreas, std::move(areas)));
 }
 
 void add_point_normals(Mesh& mesh, const std::string& named, const std::string& where)
@@ -132,9 +124,9 @@ void add_point_normals(Mesh& mesh, const std::string& named, const std::string& 
     const bool has_polygons = mesh.num_cells() > 0 &&
                               std::ranges::all_of(mesh.cell_types, [](auto type) { return cell_dimension(type) == 2; });
     if (!has_polygons) {
-        throw InvalidInput(fmt::format("{} has no point array '{}', and normals can only be computed of polygons. Name "
-                                       "the array with data.normals, or set data.inputs=[points].",
-                                       where, named));
+        throw InvalidInput("{} has no point array '{}', and normals can only be computed of polygons. Name "
+                           "the array with data.normals, or set data.inputs=[points].",
+                           where, named);
     }
     Mesh surface;  // has no arrays, since the geometry would copy them
     surface.kind = mesh.kind;
@@ -220,7 +212,7 @@ std::vector<double> row_places(const Mesh& mesh, std::span<const std::int64_t> r
             std::copy_n(&coordinates[3 * row], 3, place);
         } else {
             const auto corners = mesh.cells.row(row);
-            if (corners.empty()) throw InvalidInput(fmt::format("{}: cell {} has no points.", where, rows[row]));
+            if (corners.empty()) throw InvalidInput("{}: cell {} has no points.", where, rows[row]);
             for (const auto corner : corners) {
                 for (int c = 0; c < 3; ++c) place[c] += coordinates[3 * static_cast<std::int64_t>(corner) + c];
             }
@@ -228,8 +220,8 @@ std::vector<double> row_places(const Mesh& mesh, std::span<const std::int64_t> r
         }
         for (int c = 0; c < 3; ++c) {
             if (!std::isfinite(place[c]))
-                throw InvalidInput(fmt::format("{}: a coordinate of {} {} is not finite.", where,
-                                               on_cells ? "the points of cell" : "point", rows[row]));
+                throw InvalidInput("{}: a coordinate of {} {} is not finite.", where,
+                                   on_cells ? "the points of cell" : "point", rows[row]);
         }
     }
     return places;

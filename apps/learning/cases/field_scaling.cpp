@@ -3,7 +3,6 @@
 
 #include "partition/error.h"
 
-#include <fmt/core.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -77,9 +76,9 @@ FieldScaling field_scaling(const DataConfig& data, std::span<const std::int64_t>
         for (const auto& [name, power] : measure.powers) {
             const auto value = value_of(name);
             if (!(value > 0) || !std::isfinite(value)) {
-                throw InvalidInput(fmt::format("{}: {} is {}, and the field '{}' is divided by it "
-                                               "(data.targets=nondimensional). It must be above 0.",
-                                               where, name, value, data.fields[f].name));
+                throw InvalidInput("{}: {} is {}, and the field '{}' is divided by it "
+                                   "(data.targets=nondimensional). It must be above 0.",
+                                   where, name, value, data.fields[f].name);
             }
             for (int i = 0; i < power; ++i) by *= value;
         }
@@ -97,10 +96,10 @@ FieldScaling field_scaling(const DataConfig& data, std::span<const std::int64_t>
         if (const auto columns = data.reference_columns.find(name); columns != data.reference_columns.end())
             return quantity_of(name, columns->second, [&](const std::string& column) { return source.number(column); });
         if (source.columns.contains(name)) return source.number(name);
-        throw InvalidInput(fmt::format("case {0}: data.targets is nondimensional, and {1} is not said. Give it with "
-                                       "data.reference.{1}, or as the column {1} of data.cases{2}",
-                                       source.id, name,
-                                       name == "p_inf" ? "; of pressures relative to the surroundings it is 0." : "."));
+        throw InvalidInput("case {0}: data.targets is nondimensional, and {1} is not said. Give it with "
+                           "data.reference.{1}, or as the column {1} of data.cases{2}",
+                           source.id, name,
+                           name == "p_inf" ? "; of pressures relative to the surroundings it is 0." : ".");
     });
 }
 

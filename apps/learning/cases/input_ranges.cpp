@@ -2,6 +2,7 @@
 #include "apps/learning/cases/input_ranges.h"
 
 #include "apps/learning/cases/case_tensors.h"
+#include "partition/lists.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
@@ -52,14 +53,13 @@ std::vector<std::string> input_names(const DataConfig& data, std::int64_t num_ch
             if (!is_vector) break;
         }
     }
-    names.insert(names.end(), data.series.told.begin(), data.series.told.end());
-    if (!data.series.is_on && !data.is_grid)
-        names.insert(names.end(), data.categories.names.begin(), data.categories.names.end());
+    append(names, data.series.told);
+    if (!data.series.is_on && !data.is_grid) append(names, data.categories.names);
     // The arrays name the channels only if each has one component.
     if (data.is_grid && std::ssize(data.told_arrays()) == num_channels) names = data.told_arrays();
     while (std::ssize(names) < num_channels) names.push_back(fmt::format("input {}", names.size() + 1));
     names.resize(num_channels);
-    names.insert(names.end(), data.constants.begin(), data.constants.end());
+    append(names, data.constants);
     if (!data.time.empty()) names.push_back(data.time);
     while (names.size() < num_numbers)
         names.push_back(fmt::format("constant {}", names.size() + 1 - static_cast<std::size_t>(num_channels)));

@@ -68,7 +68,7 @@ bool try_keep_folder(const std::filesystem::path& dir, const std::function<bool(
     if (!error) return true;
     std::filesystem::remove_all(unfinished);
     // Where locks do not reach other hosts, another host may have made the folder first.
-    if (!is_complete()) throw IoError("cannot create " + dir.string() + ": " + error.message() + ".");
+    if (!is_complete()) throw IoError("cannot create {}: {}.", dir.string(), error.message());
     return true;
 }
 

@@ -64,8 +64,7 @@ MeshPart hand_out_mesh(const Mesh& whole, std::int32_t num_ghost_layers, const s
         return {extract_subdomain(whole, Csr{}, partition, 0, 0), point_bounds(whole)};
     }
     // The name holds the first rank's process id, since two runs may write the same output.
-    const std::array<std::int64_t, 1> own_process{getpid()};
-    const auto process = group.all_gather_integers(own_process)[0][0];
+    const auto process = group.all_gather_integers(getpid())[0];
     const auto folder =
         followed_links(output).parent_path() / fmt::format(".{}.parts-{}", output.filename().string(), process);
     const TemporaryShards temporary(group.rank() == 0 ? folder : std::filesystem::path());
@@ -79,10 +78,9 @@ MeshPart hand_out_mesh(const Mesh& whole, std::int32_t num_ghost_layers, const s
 
 at::Tensor rows_on_first_rank(const at::Tensor& rows, std::span<const std::int64_t> ids, const RankGroup& group)
 {
-    const std::array<std::int64_t, 1> own{rows.size(0)};
     std::vector<std::int64_t> sent(group.size(), 0), received;
-    sent[0] = own[0];
-    for (const auto& count : group.all_gather_integers(own)) received.push_back(group.rank() == 0 ? count[0] : 0);
+    sent[0] = rows.size(0);
+    for (const auto count : group.all_gather_integers(sent[0])) received.push_back(group.rank() == 0 ? count : 0);
     const auto own_ids = at::tensor(std::vector<std::int64_t>(ids.begin(), ids.end()), at::kLong);
     const auto all_rows = group.all_to_all_rows(rows.contiguous(), sent, received);
     const auto all_ids = group.all_to_all_rows(own_ids, sent, received);

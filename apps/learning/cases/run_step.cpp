@@ -20,19 +20,14 @@ namespace {
 
 constexpr std::size_t kMostRunsKept = 8;
 
-const std::vector<DataArray>& arrays_of(const Mesh& mesh, bool on_cells)
-{
-    return on_cells ? mesh.cell_data : mesh.point_data;
-}
-
 /// Returns an array of a state, the one row of a constant, or for `kCoordinates` its points.
 const DataArray& values_of(const ReadState& state, const std::string& name)
 {
     const auto* constant = find_array(*state.arrays, name) ? nullptr : find_array(*state.constants, name);
     if (constant && constant->num_rows() != 1)
-        throw InvalidInput(fmt::format("{}: the field array '{}' has {} values, expected one of the whole state, or an "
-                                       "array with one for each {}.",
-                                       state.where, name, constant->num_rows(), state.on_cells ? "cell" : "point"));
+        throw InvalidInput("{}: the field array '{}' has {} values, expected one of the whole state, or an "
+                           "array with one for each {}.",
+                           state.where, name, constant->num_rows(), state.on_cells ? "cell" : "point");
     const auto& array = name == kCoordinates && state.points ? *state.points
                         : constant                           ? *constant
                                    : require_array(*state.arrays, name, state.where, state.on_cells ? "cell" : "point");
@@ -40,10 +35,9 @@ const DataArray& values_of(const ReadState& state, const std::string& name)
         for (std::int32_t c = 0; c < array.num_components(); ++c) {
             const auto value = array.value(row, c);
             if (std::isfinite(static_cast<float>(value)) || (state.counts && !state.counts(row))) continue;
-            throw InvalidInput(
-                fmt::format("{}: {} {} in {}. Repair the state or leave the run out.", state.where,
-                            name == kCoordinates ? "the coordinates are" : fmt::format("the array '{}' is", name),
-                            std::isnan(value) ? "NaN" : "infinite or beyond single precision", state.place(row)));
+            throw InvalidInput("{}: {} {} in {}. Repair the state or leave the run out.", state.where,
+                               name == kCoordinates ? "the coordinates are" : fmt::format("the array '{}' is", name),
+                               std::isnan(value) ? "NaN" : "infinite or beyond single precision", state.place(row));
         }
     }
     return array;
@@ -145,7 +139,7 @@ std::string state_text(const std::string& where, const SeriesState& state)
 }
 
 ReadState::ReadState(const Mesh& mesh, bool on_cells, const SeriesState& state, const std::string& where)
-    : arrays(&arrays_of(mesh, on_cells)), constants(&mesh.field_data), points(on_cells ? nullptr : &mesh.points),
+    : arrays(&arrays_at(mesh, on_cells)), constants(&mesh.field_data), points(on_cells ? nullptr : &mesh.points),
       num_rows(on_cells ? mesh.num_cells() : mesh.num_points()), on_cells(on_cells), where(state_text(where, state)),
       place([](std::int64_t row) { return fmt::format("row {}", row); })
 {
@@ -196,8 +190,8 @@ std::vector<DataArray> learnt_fields(const ReadState& now, const ReadState& next
     for (const auto& field : arrays.fields) {
         const auto &before = values_of(now, field.state), &then = values_of(next, field.state);
         if (before.num_components() != then.num_components())
-            throw InvalidInput(fmt::format("{}: the array '{}' has {} components, and {} in the state before.",
-                                           next.where, field.state, then.num_components(), before.num_components()));
+            throw InvalidInput("{}: the array '{}' has {} components, and {} in the state before.", next.where,
+                               field.state, then.num_components(), before.num_components());
         fields.push_back(learnt(before, then, field, arrays.learnt, step));
     }
     return fields;
@@ -206,7 +200,7 @@ std::vector<DataArray> learnt_fields(const ReadState& now, const ReadState& next
 void add_told(Mesh& mesh, std::span<const ReadState> states, const ReadState* given, double step,
               const StateArrays& arrays)
 {
-    auto& into = arrays.on_cells ? mesh.cell_data : mesh.point_data;
+    auto& into = arrays_at(mesh, arrays.on_cells);
     auto joined = told(states, given, step, arrays);
     std::erase_if(into, [](const DataArray& array) { return array.name() == kTold; });
     into.push_back(std::move(joined));
@@ -215,9 +209,9 @@ void add_told(Mesh& mesh, std::span<const ReadState> states, const ReadState* gi
 void require_same_rows(const Mesh& first, const Mesh& state, const SeriesState& of_state, const std::string& where)
 {
     const auto refuse = [&](const std::string& what) {
-        throw InvalidInput(fmt::format("{}: {}. The points of a run may move, but not come and go: interpolate its "
-                                       "states onto the mesh of one of them (meshard interpolate).",
-                                       state_text(where, of_state), what));
+        throw InvalidInput("{}: {}. The points of a run may move, but not come and go: interpolate its "
+                           "states onto the mesh of one of them (meshard interpolate).",
+                           state_text(where, of_state), what);
     };
     if (first.num_points() != state.num_points() || first.num_cells() != state.num_cells())
         refuse(fmt::format("it has {} points and {} cells, and another state of the run {} and {}", state.num_points(),
@@ -226,11 +220,11 @@ void require_same_rows(const Mesh& first, const Mesh& state, const SeriesState& 
     for (auto group : {&Mesh::point_data, &Mesh::cell_data})
         for (const auto& array : first.*group)
             if (const auto* ids = find_array(state.*group, array.name()); ids && are_moved_ids(array, *ids))
-                throw InvalidInput(fmt::format(
+                throw InvalidInput(
                     "{}: the array '{}' has the same numbers as in another state of the run in "
                     "another order: its rows are other {}. Sort each state by it, or leave the array out if it "
                     "is no id.",
-                    state_text(where, of_state), array.name(), group == &Mesh::point_data ? "points" : "cells"));
+                    state_text(where, of_state), array.name(), group == &Mesh::point_data ? "points" : "cells");
 }
 
 /// @throws InvalidInput if points move by more than the rounding of single precision
@@ -246,10 +240,10 @@ static void require_same_places(const Mesh& mesh, const Mesh& next, const Series
         farthest = std::max(farthest, std::abs(then[i] - before[i]));
     }
     if (farthest <= kRounding * largest) return;
-    throw InvalidInput(fmt::format("{}: its points lie up to {:.3g} from where they were in the state before, and the "
-                                   "model neither learns nor is told how they move. Set data.fields.place=points or "
-                                   "data.given=[points], with data.association=point.",
-                                   state_text(where, of_next), farthest));
+    throw InvalidInput("{}: its points lie up to {:.3g} from where they were in the state before, and the "
+                       "model neither learns nor is told how they move. Set data.fields.place=points or "
+                       "data.given=[points], with data.association=point.",
+                       state_text(where, of_next), farthest);
 }
 
 Mesh read_step(const RunStep& step, const StateArrays& arrays, const std::string& where)
@@ -276,7 +270,7 @@ Mesh read_step(const RunStep& step, const StateArrays& arrays, const std::string
     const ReadState read_next(next, arrays.on_cells, step.next(), where);
     add_told(mesh, states, &read_next, step.duration(), arrays);
     for (auto& field : learnt_fields(states.front(), read_next, step.duration(), arrays))
-        (arrays.on_cells ? mesh.cell_data : mesh.point_data).push_back(std::move(field));
+        arrays_at(mesh, arrays.on_cells).push_back(std::move(field));
     return mesh;
 }
 

@@ -75,7 +75,7 @@ std::uint64_t hash_of_file(const std::filesystem::path& file, const std::string&
 void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& unfinished)
 {
     auto mesh = source.step ? read_step(*source.step, *cache.states, "case " + source.id) : read_mesh(source.file);
-    if (mesh.num_rows() == 0) throw InvalidInput(fmt::format("case {}: {} is empty.", source.id, source.file.string()));
+    if (mesh.num_rows() == 0) throw InvalidInput("case {}: {} is empty.", source.id, source.file.string());
     static std::once_flag is_said;  // the warning is given for the first of many cases only
     if (const auto size = size_of_small_parts(cache.num_parts, mesh.num_rows(), cache.folder); !size.empty())
         std::call_once(is_said, [&] {
@@ -84,10 +84,9 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
     const auto run_cut = source.step ? cache.run_cuts->of(*source.step, cache.num_parts, cache.seed)
                                      : std::make_shared<const RunCut>(cut_by_metis(mesh, cache.num_parts, cache.seed));
     if (run_cut->partition.num_rows() != mesh.num_rows())
-        throw InvalidInput(
-            fmt::format("case {}: {} has {} rows, and the first state of the run {}. The points of a run "
-                        "may move, but not come and go.",
-                        source.id, source.file.string(), mesh.num_rows(), run_cut->partition.num_rows()));
+        throw InvalidInput("case {}: {} has {} rows, and the first state of the run {}. The points of a run "
+                           "may move, but not come and go.",
+                           source.id, source.file.string(), mesh.num_rows(), run_cut->partition.num_rows());
     const auto facing = add_computed_inputs(mesh, cache.computed, source.wall, source.file, "case " + source.id);
     const auto subdomains = extract_subdomains(mesh, run_cut->graph, run_cut->partition, 0);
 
@@ -107,8 +106,8 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
     info.quality = run_cut->quality;
     save_subdomains(unfinished, subdomains, std::move(info));
     if (hash_of(source, noted) != hash) {
-        throw IoError(fmt::format("case {}: {} changed while it was cut. Start again when it is complete.", source.id,
-                                  source.file.string()));
+        throw IoError("case {}: {} changed while it was cut. Start again when it is complete.", source.id,
+                      source.file.string());
     }
 }
 
@@ -151,11 +150,10 @@ bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const Shar
     const auto is_there = [&] { return is_complete(dir, cache); };
     if (is_there()) return true;
     if (const auto why = why_not_writable(cache.folder); !why.empty()) {
-        throw IoError(fmt::format("case {} has no shards in {} for {} part(s) and seed {}{}, and the folder cannot be "
-                                  "written: {}. Set data.shards to another.",
-                                  source.id, cache.folder.string(), cache.num_parts, cache.seed,
-                                  cache.computed.description().empty() ? "" : ", with " + cache.computed.description(),
-                                  why));
+        throw IoError("case {} has no shards in {} for {} part(s) and seed {}{}, and the folder cannot be "
+                      "written: {}. Set data.shards to another.",
+                      source.id, cache.folder.string(), cache.num_parts, cache.seed,
+                      cache.computed.description().empty() ? "" : ", with " + cache.computed.description(), why);
     }
     return try_keep_folder(dir, is_there, [&](const std::filesystem::path& unfinished) {
         if (take_over_former(source, hash, cache, unfinished)) return;

@@ -53,7 +53,7 @@ SourceState state_of(const Files& files)
     std::string text;
     for (const auto& file : files) {
         struct stat status = {};
-        if (::stat(file.c_str(), &status) != 0) throw IoError("hash_file: " + file.string() + " cannot be read.");
+        if (::stat(file.c_str(), &status) != 0) throw IoError("hash_file: {} cannot be read.", file.string());
         if (status.st_mtim.tv_sec + 2 >= now) state.is_settled = false;
         text += fmt::format("{} {} {} {}\n", file.filename().string(), status.st_size,
                             status.st_mtim.tv_sec * nanoseconds_a_second + status.st_mtim.tv_nsec,
@@ -115,7 +115,7 @@ std::uint64_t source_hash(const std::filesystem::path& source, const std::filesy
     }
     const auto hash = whole_hash(files);
     if (state_of(files).hash != state.hash)
-        throw IoError("hash_file: " + source.string() + " changed while it was read. Start again when it is complete.");
+        throw IoError("hash_file: {} changed while it was read. Start again when it is complete.", source.string());
     if (state.is_settled) write_note(note, source, state, hash);
     return hash;
 }

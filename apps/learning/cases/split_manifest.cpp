@@ -22,8 +22,8 @@ std::ifstream opened(const std::filesystem::path& path)
 {
     std::ifstream stream(path);
     if (!stream || std::filesystem::is_directory(path))
-        throw IoError("data.split.manifest: " + path.string() +
-                      " cannot be read. data.split.manifest is relative to data.root.");
+        throw IoError("data.split.manifest: {} cannot be read. data.split.manifest is relative to data.root.",
+                      path.string());
     return stream;
 }
 
@@ -49,8 +49,9 @@ Lists read_text_lists(const std::filesystem::path& pattern)
         if (std::filesystem::exists(path)) lists[part] = read_text_list(path);
     }
     if (lists.empty())
-        throw IoError("data.split.manifest: there is no file " + pattern.string() +
-                      " with train, val or test in place of the *. It is relative to data.root.");
+        throw IoError("data.split.manifest: there is no file {} with train, val or test in place of the *. It is "
+                      "relative to data.root.",
+                      pattern.string());
     return lists;
 }
 
@@ -84,8 +85,8 @@ std::vector<std::string> names_in(const nlohmann::json& content)
                               const std::filesystem::path& path)
 {
     const auto names = names_in(content);
-    throw InvalidInput(fmt::format("{} is '{}', which {} has not. It has {}.{}", what, name, path.string(),
-                                   fmt::join(names, ", "), suggestion(name, names)));
+    throw InvalidInput("{} is '{}', which {} has not. It has {}.{}", what, name, path.string(), fmt::join(names, ", "),
+                       suggestion(name, names));
 }
 
 }  // namespace
@@ -98,9 +99,10 @@ Lists read_split_manifest(const DataConfig& data)
     auto stream = opened(path);
     const auto content = nlohmann::json::parse(stream, nullptr, false);
     if (!content.is_object()) {
-        throw IoError("data.split.manifest: " + path.string() +
-                      " is no JSON object of lists. Of text files, one a part, write a * where their names have train, "
-                      "val or test.");
+        throw IoError("data.split.manifest: {} is no JSON object of lists. Of text files, one a part, write a * where "
+                      "their names have train, "
+                      "val or test.",
+                      path.string());
     }
     Lists lists;
     for (const auto& [part, names] : data.split.lists) {
@@ -123,10 +125,10 @@ Lists read_split_manifest(const DataConfig& data)
         }
     }
     if (lists.empty() && name.empty()) {
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "data.split.manifest: {} has no lists train, val and test. It has {}. "
             "Say which split with data.split.name, or name the lists, e.g. data.split.train=[scarce_train].",
-            path.string(), fmt::join(names_in(content), ", ")));
+            path.string(), fmt::join(names_in(content), ", "));
     }
     if (lists.empty()) refuse_name("data.split.name", name, content, path);
     return lists;

@@ -128,10 +128,9 @@ at::Tensor StateChannels::arrays(const PointInputs& inputs) const
 void require_told(std::int64_t found, const DataConfig& data, const std::string& where)
 {
     if (found == std::ssize(data.series.told)) return;
-    throw InvalidInput(
-        fmt::format("{}: a point is told {} numbers, and the model was trained with {}: {}. An array has "
-                    "other components than in training.",
-                    where, found, data.series.told.size(), fmt::join(data.series.told, ", ")));
+    throw InvalidInput("{}: a point is told {} numbers, and the model was trained with {}: {}. An array has "
+                       "other components than in training.",
+                       where, found, data.series.told.size(), fmt::join(data.series.told, ", "));
 }
 
 std::uint64_t seed_of_state(std::uint64_t member, std::int64_t state)

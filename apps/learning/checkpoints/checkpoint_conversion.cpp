@@ -23,16 +23,15 @@ CheckpointFormat format_of(const CheckpointConversion& options)
     if (options.to.empty()) {
         if (is_checkpoint_file(options.output)) return checkpoint_format(options.output);
         throw UsageError(
-            "'" + options.output +
-            "' has no extension of a checkpoint (.mdlus, .pt, .pth, .safetensors). Name the format with --to.");
+            "'{}' has no extension of a checkpoint (.mdlus, .pt, .pth, .safetensors). Name the format with --to.",
+            options.output);
     }
     std::vector<std::string> names;
     for (const auto format : kFormats) {
         if (options.to == to_string(format)) return format;
         names.emplace_back(to_string(format));
     }
-    throw UsageError("--to is '" + options.to + "'; expected mdlus, pt or safetensors." +
-                     suggestion(options.to, names));
+    throw UsageError("--to is '{}'; expected mdlus, pt or safetensors.{}", options.to, suggestion(options.to, names));
 }
 
 std::int64_t num_values(const ModelCheckpoint& checkpoint)

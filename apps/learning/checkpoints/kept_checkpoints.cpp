@@ -53,7 +53,7 @@ void give_second_name(const fs::path& named_from, const fs::path& named_to)
     if (!error) return;
     std::error_code ignored;
     fs::remove(partial, ignored);
-    throw IoError(fmt::format("{} cannot be made of {}: {}.", to.string(), from.string(), error.message()));
+    throw IoError("{} cannot be made of {}: {}.", to.string(), from.string(), error.message());
 }
 
 }  // namespace

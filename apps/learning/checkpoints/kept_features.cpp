@@ -4,8 +4,6 @@
 #include "io/bytes/atomic_file.h"
 #include "partition/error.h"
 
-#include <fmt/core.h>
-
 #include <fstream>
 #include <string>
 
@@ -35,10 +33,9 @@ std::optional<FeatureDistance> kept_features(const std::filesystem::path& checkp
         if (json.at("step") != step) return std::nullopt;
         return FeatureDistance::from_json(json.at("features"));
     } catch (const std::exception& error) {
-        throw IoError(
-            fmt::format("{} is damaged ({}). Remove it: predictions then do not tell how far a case lies from "
-                        "the training cases as the model sees them.",
-                        path.string(), error.what()));
+        throw IoError("{} is damaged ({}). Remove it: predictions then do not tell how far a case lies from "
+                      "the training cases as the model sees them.",
+                      path.string(), error.what());
     }
 }
 

@@ -8,8 +8,6 @@
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <map>
 #include <sstream>
@@ -34,7 +32,7 @@ NamedArray float_array(std::string name, const at::Tensor& tensor)
 const NamedArray& require(const NamedArrays& arrays, const std::string& name, const std::filesystem::path& path)
 {
     const auto* array = arrays.find(name);
-    if (!array) throw IoError(path.string() + " has no '" + name + "'; it belongs to another model.");
+    if (!array) throw IoError("{} has no '{}'; it belongs to another model.", path.string(), name);
     return *array;
 }
 
@@ -100,8 +98,8 @@ void copy_values(const NamedArrays& arrays, const std::filesystem::path& path, c
         const bool is_other = array.name.starts_with("norm.") || array.name.starts_with("optimizer.");
         const auto name = first_name(array.name);
         if (!is_other && !parameters.contains(name) && !buffers.contains(name))
-            throw IoError(fmt::format("{} has '{}', which the model has not; it belongs to another model.",
-                                      path.string(), array.name));
+            throw IoError("{} has '{}', which the model has not; it belongs to another model.", path.string(),
+                          array.name);
     }
 }
 
@@ -211,10 +209,9 @@ Checkpoint::Checkpoint(const std::filesystem::path& path) : path_(path), arrays_
 {
     const auto found = arrays_.metadata.find(kMetadataKey);
     if (found == arrays_.metadata.end())
-        throw IoError(
-            fmt::format("{} is no checkpoint of meshard: its metadata has no '{}'.", path.string(), kMetadataKey));
+        throw IoError("{} is no checkpoint of meshard: its metadata has no '{}'.", path.string(), kMetadataKey);
     const auto json = nlohmann::json::parse(found->second, nullptr, false);
-    if (json.is_discarded()) throw IoError(path.string() + ": the metadata is damaged.");
+    if (json.is_discarded()) throw IoError("{}: the metadata is damaged.", path.string());
     description_ = run_description(json, path);
 }
 
@@ -275,13 +272,14 @@ std::vector<std::string> load_weights(const std::filesystem::path& path, torch::
     const auto checkpoint = read_checkpoint(path);
     const auto& arrays = checkpoint.weights.arrays;
     if (!checkpoint.architecture.empty() && checkpoint.architecture != class_name)
-        throw InvalidInput(path.string() + " holds a " + checkpoint.architecture + ", the model is a " + class_name +
-                           ". Take weights of the same model.");
+        throw InvalidInput("{} holds a {}, the model is a {}. Take weights of the same model.", path.string(),
+                           checkpoint.architecture, class_name);
     constexpr const char* of_optimizer = "optimizer_state_dict";
     if (checkpoint.others.find(of_optimizer) != std::string::npos &&
         std::ranges::all_of(arrays, [&](const auto& array) { return array.name.starts_with(of_optimizer); }))
-        throw InvalidInput(path.string() + " holds the state of an optimizer and no weights. PhysicsNeMo writes those "
-                                           "to the .mdlus beside it; take that.");
+        throw InvalidInput("{} holds the state of an optimizer and no weights. PhysicsNeMo writes those "
+                           "to the .mdlus beside it; take that.",
+                           path.string());
     copy_values(checkpoint.weights, path, model);
     return checkpoint.notes;
 }

@@ -125,7 +125,7 @@ void require_same_run(const RunDescription& before, const RunDescription& now)
 {
     constexpr const char* kAsItWas = "Leave it as it was, or start a new run.";
     const auto text = [](const auto& value) { return nlohmann::json(value).dump(); };
-    const auto refuse = [](const std::string& what) { throw InvalidInput("resume: " + what); };
+    const auto refuse = [](const std::string& what) { throw InvalidInput("resume: {}", what); };
     if (before.seed && before.seed != now.seed) {
         refuse(fmt::format(
             "the run was made with seed {}, which orders its cases and its draws, and seed is {} now. Leave it out.",

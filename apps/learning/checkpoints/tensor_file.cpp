@@ -40,8 +40,8 @@ NamedArray to_named_array(std::string name, const at::Tensor& tensor)
     const auto kept = std::make_shared<const at::Tensor>(tensor.detach().cpu().contiguous());
     const auto type = array_type_of(kept->scalar_type());
     if (!type)
-        throw InvalidInput("'" + name + "' is " + at::toString(kept->scalar_type()) +
-                           ", which a safetensors file cannot hold. Convert it to a real type.");
+        throw InvalidInput("'{}' is {}, which a safetensors file cannot hold. Convert it to a real type.", name,
+                           at::toString(kept->scalar_type()));
     return {std::move(name), *type, kept->sizes().vec(), static_cast<const std::byte*>(kept->const_data_ptr()), kept};
 }
 
@@ -50,8 +50,7 @@ at::Tensor view_of(const NamedArray& array)
     for (const auto& [stored, type] : kTypes) {
         if (stored == array.type) return at::from_blob(const_cast<std::byte*>(array.data), array.shape, type);
     }
-    throw IoError("'" + array.name + "' is " + std::string(to_string(array.type)) +
-                  ", expected a floating, signed, U8 or BOOL type.");
+    throw IoError("'{}' is {}, expected a floating, signed, U8 or BOOL type.", array.name, to_string(array.type));
 }
 
 at::Tensor to_tensor(const NamedArray& array)

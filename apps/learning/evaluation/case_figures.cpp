@@ -7,9 +7,9 @@
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/vector_algebra.h"
 
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 
@@ -49,7 +49,7 @@ std::vector<double> numbers_of(CaseFigures figures)
                                  static_cast<double>(figures.num_cells_without_area), figures.is_surface ? 1.0 : 0.0};
     std::vector<double> numbers;
     for (const auto* number : summed_numbers(figures, counts)) numbers.push_back(*number);
-    numbers.insert(numbers.end(), figures.bounds.begin(), figures.bounds.end());
+    append(numbers, figures.bounds);
     for (const auto& channel : figures.channels)
         numbers.insert(numbers.end(), {channel.sum, channel.squares, channel.low, channel.high});
     return numbers;
@@ -140,14 +140,13 @@ private:
 void put_states(Mesh& mesh, const DataConfig& data, const std::string& where)
 {
     if (!data.series.learns_changes()) return;
-    auto& arrays = data.on_cells ? mesh.cell_data : mesh.point_data;
-    const auto* const group = data.on_cells ? "cell" : "point";
-    const auto& told = require_array(arrays, kTold, where, group);
+    auto& arrays = arrays_at(mesh, data.on_cells);
+    const auto& told = require_array(mesh, data.on_cells, kTold, where);
     const auto states = told.to_doubles();
     const auto num_told = static_cast<std::size_t>(told.num_components());
     std::size_t first = 0;  // the last state is told first, the time to the next one last
     for (const auto& field : data.fields) {
-        require_array(arrays, field.from, where, group);
+        require_array(mesh, data.on_cells, field.from, where);
         auto& learnt = *std::ranges::find(arrays, field.from, &DataArray::name);
         auto values = learnt.to_doubles();
         const auto width = static_cast<std::size_t>(learnt.num_components());
@@ -165,7 +164,7 @@ void add_forces_of_part(CaseFigures& figures, const Subdomain& part, const DataC
                         const std::string& where)
 {
     const auto& mesh = part.mesh;
-    const auto& arrays = data.on_cells ? mesh.cell_data : mesh.point_data;
+    const auto& arrays = arrays_at(mesh, data.on_cells);
     const auto geometry = row_geometry(mesh, true);
     const auto field_at = [&](std::int64_t channel) -> const FieldConfig& {
         std::size_t field = 0;
@@ -173,9 +172,7 @@ void add_forces_of_part(CaseFigures& figures, const Subdomain& part, const DataC
         return layout.fields[field];
     };
     const auto values_of = [&](std::int64_t channel) {
-        return ValuesOfCells(mesh,
-                             require_array(arrays, field_at(channel).from, where, data.on_cells ? "cell" : "point"),
-                             data.on_cells);
+        return ValuesOfCells(mesh, require_array(mesh, data.on_cells, field_at(channel).from, where), data.on_cells);
     };
     std::optional<ValuesOfCells> pressure, shear, normals;
     if (layout.pressure >= 0) pressure.emplace(values_of(layout.pressure));
@@ -220,14 +217,12 @@ void add_channels_of_part(CaseFigures& figures, const Subdomain& part, const Dat
     figures.num_rows += num_rows;
     std::size_t first = 0;
     for (std::size_t f = 0; f < layout.fields.size(); ++f) {
-        const auto& array = require_array(data.on_cells ? part.mesh.cell_data : part.mesh.point_data,
-                                          layout.fields[f].from, where, data.on_cells ? "cell" : "point");
+        const auto& array = require_array(part.mesh, data.on_cells, layout.fields[f].from, where);
         const auto values = array.to_doubles();
         const auto width = static_cast<std::size_t>(layout.channels[f]);
         if (array.num_components() != layout.channels[f]) {
-            throw InvalidInput(
-                fmt::format("{}: the array '{}' has {} components; expected {}, as in the first training case.", where,
-                            array.name(), array.num_components(), width));
+            throw InvalidInput("{}: the array '{}' has {} components; expected {}, as in the first training case.",
+                               where, array.name(), array.num_components(), width);
         }
         for (std::size_t i = 0; i < static_cast<std::size_t>(num_rows) * width; ++i) {
             auto& channel = figures.channels[first + i % width];
@@ -290,7 +285,7 @@ std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> sha
         const auto* row = sums[i].data_ptr<double>();
         const auto* bound = bounds[i].data_ptr<double>();
         std::vector<double> numbers(row, row + kCaseNumbers);
-        numbers.insert(numbers.end(), all[i].bounds.begin(), all[i].bounds.end());
+        append(numbers, all[i].bounds);
         for (std::int64_t c = 0; c < num_channels; ++c)
             numbers.insert(numbers.end(),
                            {row[kCaseNumbers + 2 * c], row[kCaseNumbers + 2 * c + 1], -bound[2 * c], bound[2 * c + 1]});

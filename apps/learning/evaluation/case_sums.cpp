@@ -145,14 +145,14 @@ std::vector<double> row_geometry(const Mesh& mesh, bool on_cells)
 
 void add_geometry(Mesh& mesh, bool on_cells)
 {
-    (on_cells ? mesh.cell_data : mesh.point_data)
+    arrays_at(mesh, on_cells)
         .push_back(
             DataArray::from(kGeometry, row_geometry(mesh, on_cells), static_cast<std::int32_t>(kGeometryColumns)));
 }
 
 at::Tensor take_geometry(Mesh& mesh, std::int64_t num_rows, bool on_cells)
 {
-    auto& arrays = on_cells ? mesh.cell_data : mesh.point_data;
+    auto& arrays = arrays_at(mesh, on_cells);
     const auto array = std::ranges::find_if(arrays, [](const auto& one) { return one.name() == kGeometry; });
     auto values = array->to_doubles();
     values.resize(num_rows * kGeometryColumns);

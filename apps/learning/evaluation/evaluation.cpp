@@ -5,6 +5,7 @@
 #include "apps/console/text_table.h"
 #include "apps/learning/evaluation/held_out_errors.h"
 #include "io/bytes/atomic_file.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 
@@ -71,7 +72,7 @@ std::vector<std::string> sets_of(const Evaluation& evaluation, const std::string
 {
     std::vector<std::string> sets;
     for (const auto& one : evaluation.cases) {
-        if (one.split == split && !one.source.set.empty() && std::ranges::find(sets, one.source.set) == sets.end())
+        if (one.split == split && !one.source.set.empty() && !contains(sets, one.source.set))
             sets.push_back(one.source.set);
     }
     return sets;
@@ -446,7 +447,7 @@ using NamedEvaluation = std::pair<std::string, const Evaluation*>;
 void add_columns(std::vector<std::string>& columns, const Metrics& numbers)
 {
     for (const auto& [name, value] : numbers)
-        if (std::ranges::find(columns, name) == columns.end()) columns.push_back(name);
+        if (!contains(columns, name)) columns.push_back(name);
 }
 
 std::string table_of(std::span<const NamedEvaluation> runs, bool has_names)
@@ -467,10 +468,10 @@ std::string table_of(std::span<const NamedEvaluation> runs, bool has_names)
             const auto forces = force_numbers(*row->of);
             add_columns(columns, row->numbers);
             add_columns(force_columns, forces);
-            row->numbers.insert(row->numbers.end(), forces.begin(), forces.end());
+            append(row->numbers, forces);
         }
     }
-    columns.insert(columns.end(), force_columns.begin(), force_columns.end());
+    append(columns, force_columns);
 
     std::string text = has_names ? "run,id,split,num_points,seconds" : "id,split,num_points,seconds";
     for (const auto& name : columns) text += "," + csv_text(name);
@@ -573,7 +574,7 @@ Threshold::Threshold(const std::string& text_) : text(text_)
 {
     const auto at = text.find_first_of("<>");
     const auto refuse = [&] {
-        throw UsageError("--fail-if " + text + ": expected NUMBER>BOUND or NUMBER<BOUND, e.g. test.cd.mae>0.01.");
+        throw UsageError("--fail-if {}: expected NUMBER>BOUND or NUMBER<BOUND, e.g. test.cd.mae>0.01.", text);
     };
     if (at == std::string::npos || at == 0) refuse();
     path = text.substr(0, at);
@@ -594,17 +595,16 @@ double Threshold::value_in(const Json& evaluation) const
         if (!at->is_object() || !at->contains(word)) {
             std::string known;
             for (const auto& [name, value] : at->items()) known += (known.empty() ? "" : ", ") + name;
-            throw UsageError(fmt::format("--fail-if {}: there is no '{}'{}{}.", text, word,
-                                         so_far.empty() ? "" : " in " + so_far,
-                                         at->is_object() ? "; there is " + known : ""));
+            throw UsageError("--fail-if {}: there is no '{}'{}{}.", text, word, so_far.empty() ? "" : " in " + so_far,
+                             at->is_object() ? "; there is " + known : "");
         }
         at = &at->at(word);
         so_far += (so_far.empty() ? "" : ".") + word;
     }
     if (at->is_object() && at->contains("mean")) at = &at->at("mean");
     if (!at->is_number())
-        throw UsageError(fmt::format("--fail-if {}: {} is {}.", text, path,
-                                     at->is_null() ? "not defined for these cases" : "no number"));
+        throw UsageError("--fail-if {}: {} is {}.", text, path,
+                         at->is_null() ? "not defined for these cases" : "no number");
     return at->get<double>();
 }
 

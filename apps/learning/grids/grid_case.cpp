@@ -6,6 +6,7 @@
 #include "io/bytes/file_pattern.h"
 #include "ops/grids/grid_rows.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/mesh.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -63,12 +64,12 @@ void require_finite(const DataArray& array, const at::Tensor& rows, std::int64_t
         if (num_bad++ == 0) first_bad = row;
     }
     if (num_bad == 0) return;
-    throw InvalidInput(fmt::format("{}: the array '{}' is not finite at {}{}. Repair the case or leave it out{}.",
-                                   where, array.name(), place_text(box, first_bad),
-                                   num_bad == 1 ? ""
-                                                : fmt::format(", and {} other {} that this rank reads", num_bad - 1,
-                                                              on_cells ? "cells" : "points"),
-                                   left_out ? "" : ", or say in data.mask where the grid has no values"));
+    throw InvalidInput("{}: the array '{}' is not finite at {}{}. Repair the case or leave it out{}.", where,
+                       array.name(), place_text(box, first_bad),
+                       num_bad == 1 ? ""
+                                    : fmt::format(", and {} other {} that this rank reads", num_bad - 1,
+                                                  on_cells ? "cells" : "points"),
+                       left_out ? "" : ", or say in data.mask where the grid has no values");
 }
 
 /// For each wildcard of a pattern the number that it stands for, or infinity, and the text.
@@ -141,9 +142,9 @@ void LeftOut::mark(const DataArray& mask, bool on_cells, const std::string& wher
 {
     constexpr int hidden_point = 2, hidden_cell = 32;  // bits of vtkDataSetAttributes
     if (mask.num_components() != 1)
-        throw InvalidInput(fmt::format("{}: the array '{}' has {} components; data.mask takes an array with one, which "
-                                       "is 0 where the grid does not count.",
-                                       where, mask.name(), mask.num_components()));
+        throw InvalidInput("{}: the array '{}' has {} components; data.mask takes an array with one, which "
+                           "is 0 where the grid does not count.",
+                           where, mask.name(), mask.num_components());
     const bool is_of_ghosts = mask.name() == "vtkGhostType";
     for (std::int64_t row = 0; row < mask.num_rows(); ++row) {
         const auto value = mask.value(row, 0);
@@ -166,9 +167,8 @@ std::vector<std::int64_t> extents_of(const ImageGrid& grid, bool on_cells, const
         if (count > 1) extents.push_back(count);
     }
     if (extents.size() < 2) {
-        throw InvalidInput(
-            fmt::format("{} has {} {}s in a line; a grid has at least two directions with more than one.", where,
-                        extents.empty() ? "one" : std::to_string(extents.front()), on_cells ? "cell" : "point"));
+        throw InvalidInput("{} has {} {}s in a line; a grid has at least two directions with more than one.", where,
+                           extents.empty() ? "one" : std::to_string(extents.front()), on_cells ? "cell" : "point");
     }
     return extents;
 }
@@ -182,26 +182,25 @@ std::vector<const DataArray*> named_arrays(const ImageGrid& grid, const std::str
                                            const std::string& where)
 {
     const std::string group = on_cells ? "cell" : "point";
-    const auto& arrays = on_cells ? grid.cell_data : grid.point_data;
+    const auto& arrays = arrays_at(grid, on_cells);
     const auto find = [&](const std::string& of_one) -> const DataArray& {
         const auto& elsewhere = on_cells ? grid.point_data : grid.cell_data;
         if (!find_array(arrays, of_one) && find_array(elsewhere, of_one)) {
-            throw InvalidInput(
-                fmt::format("{} has '{}' at its {}, and data.association is {}. Set data.association={}.", where,
-                            of_one, on_cells ? "points" : "cells", group, on_cells ? "point" : "cell"));
+            throw InvalidInput("{} has '{}' at its {}, and data.association is {}. Set data.association={}.", where,
+                               of_one, on_cells ? "points" : "cells", group, on_cells ? "point" : "cell");
         }
         if (const auto left_out = grid.left_out.find(of_one); left_out != grid.left_out.end())
-            throw InvalidInput(fmt::format("{}: the array '{}' {}", where, of_one, left_out->second));
+            throw InvalidInput("{}: the array '{}' {}", where, of_one, left_out->second);
         const auto& array = require_array(arrays, of_one, where, group);
         if (array.type() == ScalarType::String)
-            throw InvalidInput(fmt::format("{}: the array '{}' holds texts; expected numbers.", where, array.name()));
+            throw InvalidInput("{}: the array '{}' holds texts; expected numbers.", where, array.name());
         return array;
     };
     if (!is_pattern(name)) return {&find(name)};
     std::vector<std::pair<PlaceInPattern, const DataArray*>> places;
     for (const auto& array : arrays)
         if (const auto place = place_by(name, array.name())) places.emplace_back(*place, &find(array.name()));
-    if (places.empty()) throw InvalidInput(fmt::format("{} has no {} field that '{}' matches.", where, group, name));
+    if (places.empty()) throw InvalidInput("{} has no {} field that '{}' matches.", where, group, name);
     std::ranges::sort(places, {}, [](const auto& one) { return one.first; });
     std::vector<const DataArray*> all;
     for (const auto& [place, array] : places) all.push_back(array);
@@ -251,15 +250,14 @@ GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& d
         auto all = find_all(name);
         if (is_pattern(name)) std::erase_if(all, is_learnt);
         if (all.empty())
-            throw InvalidInput(
-                fmt::format("{}: all arrays that '{}' matches are learnt. Name others in data.arrays.", where, name));
-        told.insert(told.end(), all.begin(), all.end());
+            throw InvalidInput("{}: all arrays that '{}' matches are learnt. Name others in data.arrays.", where, name);
+        append(told, all);
     }
     rows.told = joined(told, data.categories.names.size());
     if (with_truth) {
         for (const auto& field : data.fields) {
             const auto all = find_all(field.from);
-            fields.insert(fields.end(), all.begin(), all.end());
+            append(fields, all);
             rows.channels.push_back(std::accumulate(all.begin(), all.end(), std::int64_t{0}, [](auto sum, auto* array) {
                 return sum + array->num_components();
             }));
@@ -296,8 +294,8 @@ GridLayout grid_layout(const std::vector<std::int64_t>& extents, std::int64_t ro
     const auto refuse = [&](const std::string& what, const std::string& remedy) {
         std::vector<std::int64_t> shape;
         for (std::size_t axis = 0; axis < num_axes; ++axis) shape.push_back(blocks->size(axis));
-        throw InvalidInput(fmt::format("{}: parallel.domain is [{}], and the grid is {}: {}. {}", where,
-                                       fmt::join(shape, ", "), extents_text(extents), what, remedy));
+        throw InvalidInput("{}: parallel.domain is [{}], and the grid is {}: {}. {}", where, fmt::join(shape, ", "),
+                           extents_text(extents), what, remedy);
     };
     if (num_axes > extents.size())
         refuse(fmt::format("there are {} numbers for {} directions", num_axes, extents.size()),
@@ -388,8 +386,7 @@ std::vector<std::int64_t> GridLayout::own_places() const
     if (of_rows->index_map) return of_rows->index_map->global_ids;
     const auto& axis = of_rows->axes[0];
     const auto me = of_rows->device_mesh->coordinate(0);
-    std::vector<std::int64_t> places((*axis.extents)[me]);
-    std::iota(places.begin(), places.end(), axis.offset(me));
+    auto places = numbers_from<std::int64_t>(axis.offset(me), (*axis.extents)[me]);
     return places;
 }
 

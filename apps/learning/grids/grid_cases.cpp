@@ -119,7 +119,7 @@ void merge_over_ranks(StoredCase& known, const CategorySettings& categories, con
         merge_categories(known.categories, kinds, categories, "case " + known.case_id);
     }
     if (known.num_counted == 0)
-        throw InvalidInput("case " + known.case_id + ": data.mask leaves nothing of it. Leave the case out.");
+        throw InvalidInput("case {}: data.mask leaves nothing of it. Leave the case out.", known.case_id);
 }
 
 }  // namespace
@@ -162,8 +162,7 @@ GridRows GridReading::read(const CaseSource& source) const
     try {
         return read_from(stored->second, source);
     } catch (const IoError& wrong) {
-        throw IoError(
-            fmt::format("{} Or remove {}: meshard prepare makes it again.", wrong.what(), stored->second.string()));
+        throw IoError("{} Or remove {}: meshard prepare makes it again.", wrong.what(), stored->second.string());
     }
 }
 
@@ -221,13 +220,12 @@ void GridReading::require_alike(const StoredCase& known, const std::string& wher
         try {
             return grid_model_arguments(model_, one);
         } catch (const InvalidInput& wrong) {
-            throw InvalidInput(where + ": " + wrong.what());
+            throw InvalidInput("{}: {}", where, wrong.what());
         }
     };
     if (arguments(widths) == arguments(before)) return;
-    throw InvalidInput(
-        fmt::format("{} has {}, and case {} has {}; {} takes cases that are alike in this. Leave one of them out.",
-                    where, said(widths), first.case_id, said(before), model_.name));
+    throw InvalidInput("{} has {}, and case {} has {}; {} takes cases that are alike in this. Leave one of them out.",
+                       where, said(widths), first.case_id, said(before), model_.name);
 }
 
 std::vector<StoredCase> GridReading::describe(const std::vector<CaseSource>& sources, const StoredCase* like) const

@@ -57,9 +57,9 @@ std::unique_ptr<const GridStates::Read> GridStates::read(const SeriesState& stat
     const auto file = GridFile::open(state.file, state.time_in_file);
     const auto& grid = file->grid();
     if (grid.num_points != num_points_)
-        throw InvalidInput(fmt::format("{}: it has {} points, and another state of the run {}. All states of a run "
-                                       "have the same grid.",
-                                       where, fmt::join(grid.num_points, " x "), fmt::join(num_points_, " x ")));
+        throw InvalidInput("{}: it has {} points, and another state of the run {}. All states of a run "
+                           "have the same grid.",
+                           where, fmt::join(grid.num_points, " x "), fmt::join(num_points_, " x "));
     const bool on_cells = arrays_.on_cells;
     const auto read_array = [&](const std::string& name) {
         return file->read(named_arrays(grid, name, on_cells, where).front()->name(), on_cells, box_);
@@ -68,7 +68,7 @@ std::unique_ptr<const GridStates::Read> GridStates::read(const SeriesState& stat
     if (with_fields)
         for (const auto& field : arrays_.fields) arrays.push_back(read_array(field.state));
     const auto num_fields = arrays.size();
-    const auto& of_rows = on_cells ? grid.cell_data : grid.point_data;
+    const auto& of_rows = arrays_at(grid, on_cells);
     for (const auto& name : further)
         if (find_array(of_rows, name) || !find_array(grid.field_data, name)) arrays.push_back(read_array(name));
     std::optional<LeftOut> of_fields, left_out;
@@ -111,10 +111,9 @@ GridRows GridStates::step(const RunStep& step) const
     const auto next = read(step.next(), true, arrays_.given);
     const auto require_same_mask = [&](const Read& one) {
         if (one.of_fields == read_states.front()->of_fields) return;
-        throw InvalidInput(
-            fmt::format("{}: by data.mask ({}) other {}s do not count than in another state of the run. "
-                        "They stay the same in a run: mask all that does not count in one of its states.",
-                        one.state.where, arrays_.mask, arrays_.on_cells ? "cell" : "point"));
+        throw InvalidInput("{}: by data.mask ({}) other {}s do not count than in another state of the run. "
+                           "They stay the same in a run: mask all that does not count in one of its states.",
+                           one.state.where, arrays_.mask, arrays_.on_cells ? "cell" : "point");
     };
     for (const auto& one : read_states) require_same_mask(*one);
     require_same_mask(*next);

@@ -96,7 +96,7 @@ std::filesystem::path GridStore::path_of(const CaseSource& source) const
         fmt::format("version {}\narrays {}\ncells {}\n", kStoreVersion, nlohmann::json(arrays_).dump(), on_cells_);
     for (const auto& file : source_files(source.file)) {
         struct stat state = {};
-        if (::stat(file.c_str(), &state) != 0) throw IoError("store: " + file.string() + " cannot be read.");
+        if (::stat(file.c_str(), &state) != 0) throw IoError("store: {} cannot be read.", file.string());
         text += fmt::format("{} {} {}.{}\n", file.filename().string(), state.st_size, state.st_mtim.tv_sec,
                             state.st_mtim.tv_nsec);
     }
@@ -115,9 +115,9 @@ static void require_paths(const std::set<const DataArray*>& arrays, const std::s
         const auto above = std::ranges::find_if(
             arrays, [&](const auto* other) { return array->name().starts_with(other->name() + "/"); });
         if (!is_path || above != arrays.end())
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "{}: the array '{}' cannot be a folder of the store{}. Rename it, or train without a store.", where,
-                array->name(), is_path ? " below '" + (*above)->name() + "', another array" : ""));
+                array->name(), is_path ? " below '" + (*above)->name() + "', another array" : "");
     }
 }
 
@@ -147,8 +147,8 @@ std::int64_t GridStore::write(const std::vector<CaseSource>& cases, const RankGr
     std::int64_t bytes = 0;
     read_together(ranks, [&] {
         if (const auto why = why_not_writable(folder_); !why.empty())
-            throw IoError(fmt::format("the store {} cannot be written: {}. Set data.store to another folder.",
-                                      folder_.string(), why));
+            throw IoError("the store {} cannot be written: {}. Set data.store to another folder.", folder_.string(),
+                          why);
         for (std::size_t i = me; i < cases.size(); i += num_ranks) {
             const auto path = path_of(cases[i]);
             const auto is_complete = [&] { return std::filesystem::exists(path / "zarr.json"); };
@@ -157,13 +157,13 @@ std::int64_t GridStore::write(const std::vector<CaseSource>& cases, const RankGr
                                         [&](const auto& unfinished) { write_case(cases[i], unfinished); }))
                     std::this_thread::sleep_for(std::chrono::milliseconds(50));
             } catch (const InvalidInput& wrong) {
-                throw InvalidInput("case " + cases[i].id + ": " + wrong.what());
+                throw InvalidInput("case {}: {}", cases[i].id, wrong.what());
             }
             bytes += bytes_below(path);
         }
     });
     std::int64_t sum = 0;
-    for (const auto& of_rank : ranks.all_gather_integers(std::array{bytes})) sum += of_rank[0];
+    for (const auto of_rank : ranks.all_gather_integers(bytes)) sum += of_rank;
     return sum;
 }
 

@@ -33,16 +33,15 @@ read_other_part(const std::filesystem::path& file, const DataConfig& data, const
         const auto mesh = read_mesh(file);
         std::vector<std::int64_t> rows(data.on_cells ? mesh.num_cells() : mesh.num_points());
         if (rows.empty())
-            throw InvalidInput(file.string() + " has no " + (data.on_cells ? "cells" : "points") +
-                               " of which the model is told.");
+            throw InvalidInput("{} has no {} of which the model is told.", file.string(),
+                               data.on_cells ? "cells" : "points");
         std::iota(rows.begin(), rows.end(), std::int64_t{0});
         rows_of_file = point_inputs(mesh, rows, data, frame, file.string()).to(device);
         places_of_file = torch::tensor(row_places(mesh, rows, data.on_cells, file.string()), torch::kDouble)
                              .view({-1, 3})
                              .to(device);
     });
-    const std::array<std::int64_t, 1> own{rows_of_file.defined() ? rows_of_file.size(0) : 0};
-    const auto num_rows = all.all_gather_integers(own)[0][0];
+    const auto num_rows = all.all_gather_integers(rows_of_file.defined() ? rows_of_file.size(0) : 0)[0];
     const AxisLayout cut{Shard(0), std::make_shared<const Extents>(even_extents(num_rows, all.size())), 1};
     const auto handed_out = [&](const at::Tensor& of_file) {
         return all.size() == 1 ? of_file : to_local(distribute_rows(of_file, 0, make_spec(device_mesh, {cut})));
@@ -129,7 +128,7 @@ PointInputs CaseMesh::inputs(const Predictor& model, const DataConfig& data, con
         const bool has_wall = data.needs_wall() || model.needs_body() || !source_.wall.empty();
         const auto* wall = has_wall ? &wall_for(model, data) : nullptr;
         if (data.needs_wall() && !has_distances_) {
-            std::erase_if(on_cells_ ? mesh.cell_data : mesh.point_data, [](const DataArray& array) {
+            std::erase_if(arrays_at(mesh, on_cells_), [](const DataArray& array) {
                 return array.name() == kDistances || array.name() == kDirections;
             });
             add_distances(mesh, on_cells_, *wall, reading_.where, with_directions_);

@@ -58,9 +58,9 @@ void write_grid(const std::filesystem::path& output, const ImageGrid& grid, cons
     });
     for (const bool of_cells : {false, true}) {
         const auto whole = whole_box(grid, of_cells);
-        auto num_read = std::ssize(of_cells ? grid.cell_data : grid.point_data);
+        auto num_read = std::ssize(arrays_at(grid, of_cells));
         if (of_cells == own.of_cells) num_read -= own.num_arrays;
-        for (const auto& array : of_cells ? grid.cell_data : grid.point_data) {
+        for (const auto& array : arrays_at(grid, of_cells)) {
             if (num_read-- > 0) {
                 if (array.type() == ScalarType::String) continue;
                 read_together(ranks, [&] {

@@ -71,7 +71,7 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
         }
     }
     auto grid = file->grid();
-    auto& arrays = on_cells ? grid.cell_data : grid.point_data;
+    auto& arrays = arrays_at(grid, on_cells);
     const auto spread = predictions.spread();
     const auto num_predicted = std::ssize(models.front().data().fields) * (spread.defined() ? 2 : 1);
     read_together(all, [&] {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/prediction/movable_surface.h"
 
+#include "partition/lists.h"
 #include "partition/mesh/cell_rings.h"
 
 #include <torch/types.h>
 
-#include <array>
 #include <vector>
 
 namespace meshard {
@@ -20,8 +20,7 @@ at::Tensor indices(const std::vector<std::int64_t>& values)
 at::Tensor on_all_ranks(at::Tensor of_first, const RankGroup& ranks, at::ScalarType type)
 {
     if (ranks.size() == 1) return of_first;
-    const std::array<std::int64_t, 1> own{ranks.rank() == 0 ? of_first.numel() : 0};
-    const auto count = ranks.all_gather_integers(own)[0][0];
+    const auto count = ranks.all_gather_integers(ranks.rank() == 0 ? of_first.numel() : 0)[0];
     if (ranks.rank() != 0) of_first = torch::empty({count}, type);
     if (count > 0) ranks.broadcast(of_first, 0);
     return of_first;
@@ -72,7 +71,7 @@ MovableSurface::MovableSurface(const Mesh& whole, const RankGroup& ranks, const 
             for_each_ring(whole, cell, ring, [&](std::span<const std::int32_t> around) {
                 if (around.size() < 3) return;
                 if (around.size() == 3) {
-                    triangles.insert(triangles.end(), around.begin(), around.end());
+                    append(triangles, around);
                     cell_of_triangle.push_back(cell);
                     ring_of_triangle.push_back(num_rings++);
                     return;
@@ -82,13 +81,12 @@ MovableSurface::MovableSurface(const Mesh& whole, const RankGroup& ranks, const 
                                      {around[k], around[(k + 1) % around.size()], whole.num_points() + num_middles});
                 cell_of_triangle.insert(cell_of_triangle.end(), around.size(), cell);
                 ring_of_triangle.insert(ring_of_triangle.end(), around.size(), num_rings++);
-                ring_points.insert(ring_points.end(), around.begin(), around.end());
+                append(ring_points, around);
                 middle_of_ring_point.insert(middle_of_ring_point.end(), around.size(), num_middles++);
             });
         }
     }
-    const std::array<std::int64_t, 1> own{whole.num_cells()};
-    num_cells_ = ranks.all_gather_integers(own)[0][0];
+    num_cells_ = ranks.all_gather_integers(whole.num_cells())[0];
     const auto shared = [&](const std::vector<std::int64_t>& values) {
         return on_all_ranks(indices(values), ranks, torch::kLong).to(device);
     };

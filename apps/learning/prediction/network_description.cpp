@@ -8,7 +8,6 @@
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 
@@ -31,8 +30,9 @@ nlohmann::json network_description(const Predictor& predictor)
 {
     const auto& data = predictor.data();
     if (!data.categories.names.empty())
-        throw InvalidInput(predictor.checkpoint().string() + " is told categories of points (data.categories), which "
-                                                             "is not exported yet. Use `meshard predict`.");
+        throw InvalidInput("{} is told categories of points (data.categories), which "
+                           "is not exported yet. Use `meshard predict`.",
+                           predictor.checkpoint().string());
     auto fields = nlohmann::json::array();
     for (std::size_t f = 0; f < data.fields.size(); ++f) {
         const auto measure = measure_of(data, data.fields[f].kind);
@@ -75,9 +75,9 @@ MeshInputs mesh_inputs(const Predictor& predictor, const MeshInput& input, const
     const auto names = names_of_constants(predictor.data());
     for (const auto& [name, value] : options.values)
         if (!names.contains(name))
-            throw UsageError(fmt::format("an exported network is not told {0}: it has the run's own number. Leave it "
-                                         "out, or predict with the run.",
-                                         name));
+            throw UsageError("an exported network is not told {0}: it has the run's own number. Leave it "
+                             "out, or predict with the run.",
+                             name);
     auto source = said_case(predictor, options, input.name, false).source;
     source.file = input.file;
     auto mesh = read_case({&predictor, 1}, source, input, options, device_mesh);

@@ -62,7 +62,7 @@ MeshKind kind_of_output(const std::filesystem::path& output)
     const auto extension = lower_extension(output);
     if (extension == ".vtp" || extension == ".pvtp") return MeshKind::Surface;
     if (extension == ".vtu" || extension == ".pvtu") return MeshKind::Unstructured;
-    throw UsageError(fmt::format("the output {} must end in .vtp, .vtu, .pvtp or .pvtu.", output.string()));
+    throw UsageError("the output {} must end in .vtp, .vtu, .pvtp or .pvtu.", output.string());
 }
 
 /// Compares the shape with the training cases of each model that has theirs: sets the coefficients by the shape alone
@@ -139,11 +139,12 @@ std::vector<ShapeSensitivity> sensitivities(std::span<Predictor> models, CaseMes
     std::vector<ShapeSensitivity> means;
     bool speaks = ranks.rank() == 0;
     if (const auto num_apart = speaks ? surface.num_apart() : 0; num_apart > 0)
-        warn("predict", fmt::format("{}: {} of the {} points of polygons lie where another one does, so that polygons "
-                                    "which meet there do not move together: each sensitivity, d..._dn above all, is of "
-                                    "a surface that comes apart there. Join them: meshard convert INPUT JOINED "
-                                    "--join-points 0.",
-                                    name, num_apart, surface.points().size(0)));
+        warn("predict",
+             "{}: {} of the {} points of polygons lie where another one does, so that polygons "
+             "which meet there do not move together: each sensitivity, d..._dn above all, is of "
+             "a surface that comes apart there. Join them: meshard convert INPUT JOINED "
+             "--join-points 0.",
+             name, num_apart, surface.points().size(0));
     for (std::size_t m = 0; m < models.size(); ++m) {
         auto& model = models[m];
         const auto& said = cases[m];
@@ -156,9 +157,10 @@ std::vector<ShapeSensitivity> sensitivities(std::span<Predictor> models, CaseMes
                                 mesh.rows(),
                                 name};
         if (speaks && wall.num_staying > 0) {
-            warn("predict", fmt::format("{}: {} of the {} points of the wall do not lie on the surface: for the "
-                                        "sensitivity they stay where they are.",
-                                        name, wall.num_staying, wall.vertices.size(0)));
+            warn("predict",
+                 "{}: {} of the {} points of the wall do not lie on the surface: for the "
+                 "sensitivity they stay where they are.",
+                 name, wall.num_staying, wall.vertices.size(0));
             speaks = false;
         }
         const auto moved = shape_inputs(surface, inputs, shape, type, ranks);
@@ -229,8 +231,7 @@ std::vector<std::string> add_fields(std::vector<DataArray>& arrays, const at::Te
         const auto field = values.narrow(1, channel, count).contiguous();
         auto name = data.fields[f].name;
         if (!torch::isfinite(field).all().item<bool>())
-            throw Error(fmt::format(
-                "the predicted field '{}' is not finite everywhere: the model of this run is broken.", name));
+            throw Error("the predicted field '{}' is not finite everywhere: the model of this run is broken.", name);
         if (find_array(arrays, name)) name += kSuffix;
         const auto put = [&](const std::string& called, const at::Tensor& rows) {
             const auto* begin = rows.data_ptr<float>();
@@ -267,8 +268,8 @@ std::vector<std::string> add_sensitivities(Mesh& mesh, const std::vector<ShapeSe
 void warn_of_replaced(const std::string& name, const std::vector<std::string>& arrays)
 {
     if (!arrays.empty())
-        warn("predict", fmt::format("{}: it has {} of an earlier prediction, which {} replaced in the output.", name,
-                                    fmt::join(arrays, ", "), arrays.size() > 1 ? "are" : "is"));
+        warn("predict", "{}: it has {} of an earlier prediction, which {} replaced in the output.", name,
+             fmt::join(arrays, ", "), arrays.size() > 1 ? "are" : "is");
 }
 
 void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std::string& name, bool is_of_several,
@@ -276,8 +277,8 @@ void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std
 {
     for (const auto& sentence : model.ranges().beyond(inputs, model.data(), ranks)) {
         if (ranks.rank() == 0)
-            warn("predict", fmt::format("{}: beyond the training cases{}: {}", name,
-                                        is_of_several ? " of " + model.checkpoint().string() : "", sentence));
+            warn("predict", "{}: beyond the training cases{}: {}", name,
+                 is_of_several ? " of " + model.checkpoint().string() : "", sentence);
     }
 }
 
@@ -301,10 +302,9 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
     };
     for (const auto& model : models) {
         if (names(model) != names(models.front())) {
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "{} predicts {}, and {} {}. Several runs predict together only if their fields are the same.",
-                model.checkpoint().string(), names(model), models.front().checkpoint().string(),
-                names(models.front())));
+                model.checkpoint().string(), names(model), models.front().checkpoint().string(), names(models.front()));
         }
         for (std::size_t f = 0; f < model.data().fields.size(); ++f) {
             const auto kind_of = [f](const Predictor& one) {
@@ -312,21 +312,21 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
                 return kind.empty() ? "of no kind" : "of the kind " + kind;
             };
             if (kind_of(model) == kind_of(models.front())) continue;
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "{} predicts a field '{}' {}, and {} one {}, which is another quantity. Several runs predict together "
                 "only if the kinds of their fields (data.fields.NAME.kind) are the same: predict with each alone.",
                 model.checkpoint().string(), model.data().fields[f].name, kind_of(model),
-                models.front().checkpoint().string(), kind_of(models.front())));
+                models.front().checkpoint().string(), kind_of(models.front()));
         }
         if (orient_of(model.data()) != orient_of(models.front().data()))
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "{} and {} learnt surfaces of different orientation (data.orient). Predict with each alone, or say for "
                 "both which way surfaces face with --orient.",
-                model.checkpoint().string(), models.front().checkpoint().string()));
+                model.checkpoint().string(), models.front().checkpoint().string());
         if (with_dropout && !model.has_dropout())
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "{}: the model has no dropout, so that all its draws would be the same. Leave --dropout-draws out.",
-                model.checkpoint().string()));
+                model.checkpoint().string());
     }
 }
 
@@ -364,9 +364,8 @@ CaseMesh read_case(std::span<const Predictor> models, const CaseSource& source, 
         if (input.kind) mesh.kind = *input.kind;
         const bool on_cells = models.front().data().on_cells;
         if ((on_cells ? mesh.num_cells() : mesh.num_points()) == 0)
-            throw InvalidInput(fmt::format("{} has no {} to predict on.",
-                                           input.file.empty() ? input.name : input.file.string(),
-                                           on_cells ? "cells" : "points"));
+            throw InvalidInput("{} has no {} to predict on.", input.file.empty() ? input.name : input.file.string(),
+                               on_cells ? "cells" : "points");
     };
     // A surface that is its own wall is warned of once.
     reading.report = [faults = std::make_shared<std::set<std::string>>()](const std::string& fault) {
@@ -408,7 +407,7 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
             warn("predict", name + ": " + kOtherPartUnknown + " Give its file with --other-part.");
         warn_of_ranges(model, inputs, name, models.size() > 1, all);
         if (const auto size = model.ranges().other_size(mesh.bounds()); !size.empty() && speaks && m == 0)
-            warn("predict", fmt::format("{}: {}.", name, size));
+            warn("predict", "{}: {}.", name, size);
         if (options.with_forces)
             if (const auto distance = model.feature_distance(inputs)) seen.push_back(*distance);
         for (std::int64_t draw = 0; draw < std::max<std::int64_t>(1, options.num_draws); ++draw) {
@@ -446,8 +445,7 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
     remove_computed_inputs(subdomain.mesh);
     remove_computed_inputs(whole);
     if (options.with_forces) {
-        if (!found.why_no_moments.empty() && speaks)
-            warn("predict", fmt::format("{}: no moments: {}.", name, found.why_no_moments));
+        if (!found.why_no_moments.empty() && speaks) warn("predict", "{}: no moments: {}.", name, found.why_no_moments);
         if (!found.of_fields.empty()) found.intervals = intervals_of(models);
         for (const auto& one : seen) found.feature_isolation.push_back(one.isolation);
         compare_shape(models, shape_sums(whole, all), forces.front(), mesh.bounds(), layout, options, source, found);
@@ -496,8 +494,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     read_together(all, [&] {
         auto& written = in_pieces ? subdomain.mesh : whole;
         if (!in_pieces && world.rank() != 0) return;
-        auto replaced =
-            add_fields(on_cells ? written.cell_data : written.point_data, values, deviations, models.front());
+        auto replaced = add_fields(arrays_at(written, on_cells), values, deviations, models.front());
         std::ranges::copy(add_sensitivities(written, predicted.sensitivities,
                                             in_pieces ? subdomain.points.global_ids : std::vector<std::int64_t>()),
                           std::back_inserter(replaced));

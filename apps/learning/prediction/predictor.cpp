@@ -11,6 +11,7 @@
 #include "models/registry/grid_forward.h"
 #include "models/registry/last_features.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 #include "sharding/parameters/move_module.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -40,13 +41,13 @@ std::filesystem::path choose_checkpoint(const std::filesystem::path& run_dir)
             return path;  // a link that leads nowhere is no reason to take the other
     }
     if (std::filesystem::is_regular_file(run_dir)) {
-        throw IoError(fmt::format(
+        throw IoError(
             "{} is no checkpoint; the folder of a run, or a file of weights (.safetensors, .mdlus, .pt), is expected.",
-            run_dir.string()));
+            run_dir.string());
     }
-    throw IoError(fmt::format("{} has no checkpoints/best.safetensors or last.safetensors. Is it the folder of a run, "
-                              "and has it trained for an epoch?",
-                              run_dir.string()));
+    throw IoError("{} has no checkpoints/best.safetensors or last.safetensors. Is it the folder of a run, "
+                  "and has it trained for an epoch?",
+                  run_dir.string());
 }
 
 /// Reads a JSON object; null if there is no such file.
@@ -55,7 +56,7 @@ Json read_json(const std::filesystem::path& path)
     std::ifstream stream(path);
     if (!stream) return {};
     auto json = Json::parse(stream, nullptr, false);
-    if (!json.is_object()) throw IoError(path.string() + " is no JSON object.");
+    if (!json.is_object()) throw IoError("{} is no JSON object.", path.string());
     return json;
 }
 
@@ -69,10 +70,10 @@ std::pair<std::string, nlohmann::json> architecture_of(const ModelCheckpoint& ch
     }
     auto beside = file;
     beside.replace_extension(".json");
-    throw InvalidInput(fmt::format(
+    throw InvalidInput(
         R"({} does not say which model its weights belong to. Write {} with {{"model_class": "Transolver", "model": )"
         R"({{"functional_dim": 2, ...}}}}, or take a .mdlus file.)",
-        file.string(), beside.string()));
+        file.string(), beside.string());
 }
 
 /// Returns the arguments that the model knows, and notes the others.
@@ -104,9 +105,9 @@ void require_plausible(const nlohmann::json& value, const std::string& name, con
     const bool counts_layers = name.find("layers") != std::string::npos;
     for (const auto& array : weights.arrays) most += counts_layers ? 1.0 : static_cast<double>(array.num_values());
     if (value.get<double>() <= (counts_layers ? most : std::max(most, always_plausible))) return;
-    throw IoError(fmt::format("{}: its {} is {}, which its {} arrays{} do not fit. The file is damaged or made up.",
-                              file.string(), name, value.dump(), weights.arrays.size(),
-                              counts_layers ? "" : fmt::format(" of {:.0f} values", most)));
+    throw IoError("{}: its {} is {}, which its {} arrays{} do not fit. The file is damaged or made up.", file.string(),
+                  name, value.dump(), weights.arrays.size(),
+                  counts_layers ? "" : fmt::format(" of {:.0f} values", most));
 }
 
 /// One field of the statistics beside a model.
@@ -121,7 +122,7 @@ std::vector<float> numbers_of(const Json& value, const std::string& where)
     std::vector<float> numbers;
     for (const auto& number : value) {
         if (!number.is_number())
-            throw InvalidInput(fmt::format("{} is {}; expected a number or a list of numbers.", where, value.dump()));
+            throw InvalidInput("{} is {}; expected a number or a list of numbers.", where, value.dump());
         numbers.push_back(number.get<float>());
     }
     return numbers;
@@ -135,17 +136,16 @@ std::vector<FieldStatistics> read_statistics(const std::filesystem::path& path)
     if (json.is_null()) return {};
     const auto* deviation = json.contains("std_dev") ? "std_dev" : "std";
     if (!json.contains("mean") || !json.contains(deviation))
-        throw InvalidInput(path.string() + " must hold \"mean\" and \"std_dev\" (or \"std\").");
+        throw InvalidInput("{} must hold \"mean\" and \"std_dev\" (or \"std\").", path.string());
     std::vector<FieldStatistics> fields;
     for (const auto& [name, mean] : json["mean"].items()) {
         if (!json[deviation].contains(name))
-            throw InvalidInput(fmt::format("{} has a mean of '{}' and no {}.", path.string(), name, deviation));
+            throw InvalidInput("{} has a mean of '{}' and no {}.", path.string(), name, deviation);
         fields.push_back(
             {name, numbers_of(mean, fmt::format("{}: mean of {}", path.string(), name)),
              numbers_of(json[deviation][name], fmt::format("{}: {} of {}", path.string(), deviation, name))});
         if (fields.back().mean.size() != fields.back().std.size())
-            throw InvalidInput(
-                fmt::format("{}: mean and {} of '{}' differ in length.", path.string(), deviation, name));
+            throw InvalidInput("{}: mean and {} of '{}' differ in length.", path.string(), deviation, name);
     }
     const std::vector<std::string> order{"velocity", "pressure_volume", "pressure", "shear_stress",
                                          "turbulent_viscosity"};
@@ -165,8 +165,7 @@ std::vector<std::pair<std::string, std::int64_t>> parse_fields(const std::string
         const auto count = colon == std::string::npos ? "1" : word.substr(colon + 1);
         if (word.empty() || colon == 0 || count.empty() || count.size() > 4 ||
             count.find_first_not_of("0123456789") != std::string::npos || count == "0") {
-            throw InvalidInput(
-                fmt::format("--fields {}: expected names with their channels, e.g. pressure,shear_stress:3.", text));
+            throw InvalidInput("--fields {}: expected names with their channels, e.g. pressure,shear_stress:3.", text);
         }
         fields.emplace_back(word.substr(0, colon), std::stoll(count));
     }
@@ -216,15 +215,15 @@ void Predictor::load_of_run(const std::filesystem::path& checkpoint, const std::
     config.data.categories.values = data_.categories.values;
     const bool says_data = !data_.fields.empty();  // early versions did not
     if ((says_data && to_json(data_) != to_json(config.data)) || seed.value_or(both.seed) != both.seed) {
-        throw IoError(fmt::format("{} is of another run than {}: data or seed differ. Put the run's own files back.",
-                                  checkpoint_.string(), (run_dir / "resolved_config.yaml").string()));
+        throw IoError("{} is of another run than {}: data or seed differ. Put the run's own files back.",
+                      checkpoint_.string(), (run_dir / "resolved_config.yaml").string());
     }
     data_ = config.data;
     domain_ = both.domain;
     if (other_part_) other_part_ = both.of_part(1 - part).data;
     forces_ = config.forces;
     if (channels_.size() != data_.fields.size())
-        throw IoError(checkpoint_.string() + " and resolved_config.yaml disagree in the number of fields.");
+        throw IoError("{} and resolved_config.yaml disagree in the number of fields.", checkpoint_.string());
 }
 
 std::optional<std::int64_t> Predictor::load_own(const std::filesystem::path& path, std::size_t part)
@@ -288,8 +287,8 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
         predictor.load_own(file, part);
         if (predictor.data_.fields.empty())
             throw InvalidInput(
-                file.string() +
-                " is of an earlier version and does not say what its data are. Predict with the run's folder.");
+                "{} is of an earlier version and does not say what its data are. Predict with the run's folder.",
+                file.string());
         return predictor;
     }
     predictor.checkpoint_ = file;
@@ -297,15 +296,15 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     const auto [name, arguments] = architecture_of(checkpoint, file);
     const auto& entry = find_point_model(name);
     if (entry.of_bodies())
-        throw InvalidInput(fmt::format("{} does not say all that {} is told of a case: the boxes around it, the unit "
-                                       "of areas, and how fields were scaled. "
-                                       "Train one here and predict with the run's folder, or load the weights in C++.",
-                                       file.string(), entry.class_name));
+        throw InvalidInput("{} does not say all that {} is told of a case: the boxes around it, the unit "
+                           "of areas, and how fields were scaled. "
+                           "Train one here and predict with the run's folder, or load the weights in C++.",
+                           file.string(), entry.class_name);
     auto known = known_arguments(entry, arguments, predictor.notes_);
     if (options.num_neighbors > 0) {
         if (!entry.defaults.contains(kNumNeighbors))
-            throw InvalidInput(
-                fmt::format("--neighbors is for models on graphs; {} of {} is none.", entry.class_name, file.string()));
+            throw InvalidInput("--neighbors is for models on graphs; {} of {} is none.", entry.class_name,
+                               file.string());
         known[kNumNeighbors] = options.num_neighbors;
     } else if (entry.defaults.contains(kNumNeighbors) && !known.contains(kNumNeighbors)) {
         predictor.notes_.push_back(fmt::format("{} does not say its graph: each point hears its {} nearest; "
@@ -320,8 +319,8 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
 
     const auto& widths_of = entry.of_points()->widths_of;
     if (!widths_of)
-        throw InvalidInput(file.string() + ": " + entry.class_name +
-                           " does not say what it takes of points; predict with a run's folder.");
+        throw InvalidInput("{}: {} does not say what it takes of points; predict with a run's folder.", file.string(),
+                           entry.class_name);
     const auto num_constants = std::ssize(options.constants);
     const auto widths = widths_of(predictor.model_.arguments, num_constants);
     auto& data = predictor.data_;
@@ -329,23 +328,23 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     if (widths.embedding_dim != 6) data.inputs = {"points"};
     data.frame = {options.center, options.length};
     if (widths.embedding_dim != num_point_channels(data)) {
-        throw InvalidInput(fmt::format("{}: the model is told {} numbers of each point besides constants; here there "
-                                       "are places (3), or places and normals "
-                                       "(6). Constants are given with --constants.",
-                                       file.string(), widths.embedding_dim));
+        throw InvalidInput("{}: the model is told {} numbers of each point besides constants; here there "
+                           "are places (3), or places and normals "
+                           "(6). Constants are given with --constants.",
+                           file.string(), widths.embedding_dim);
     }
     predictor.constants_ = options.constants;
     predictor.time_ = options.time;
     if (widths.has_time && !options.time)
-        throw InvalidInput(file.string() + ": the model is told the time of a case. Give it with --time.");
+        throw InvalidInput("{}: the model is told the time of a case. Give it with --time.", file.string());
     if (options.time && !widths.has_time)
-        throw InvalidInput(file.string() + ": the model is told no time; leave --time out.");
+        throw InvalidInput("{}: the model is told no time; leave --time out.", file.string());
     if (entry.arguments_for(widths) !=
         entry.arguments_for({widths.embedding_dim, num_constants, widths.out_dim, widths.has_time})) {
-        throw InvalidInput(fmt::format("{}: the model is told {} constants of a case, e.g. density and speed, and {} "
-                                       "were given. Give them with --constants, in "
-                                       "the order of its training.",
-                                       file.string(), widths.num_constants, num_constants));
+        throw InvalidInput("{}: the model is told {} constants of a case, e.g. density and speed, and {} "
+                           "were given. Give them with --constants, in "
+                           "the order of its training.",
+                           file.string(), widths.num_constants, num_constants);
     }
     predictor.name_fields(options, widths.out_dim);
     return predictor;
@@ -358,8 +357,8 @@ void Predictor::name_fields(const DataOptions& options, std::int64_t num_channel
     std::vector<float> mean, std;
     std::vector<std::pair<std::string, std::int64_t>> fields = parse_fields(options.fields);
     for (const auto& field : statistics) {
-        mean.insert(mean.end(), field.mean.begin(), field.mean.end());
-        std.insert(std.end(), field.std.begin(), field.std.end());
+        append(mean, field.mean);
+        append(std, field.std);
         if (options.fields.empty()) fields.emplace_back(field.name, std::ssize(field.mean));
     }
     if (statistics.empty()) {
@@ -373,10 +372,10 @@ void Predictor::name_fields(const DataOptions& options, std::int64_t num_channel
     const auto total = std::accumulate(fields.begin(), fields.end(), std::int64_t{0},
                                        [](auto sum, const auto& field) { return sum + field.second; });
     if (total != num_channels || std::ssize(mean) != num_channels) {
-        throw InvalidInput(fmt::format("{}: the model gives {} channels, the fields have {} and the statistics {}. "
-                                       "Name the fields with --fields, e.g. "
-                                       "pressure,shear_stress:3, and repair {}.",
-                                       checkpoint_.string(), num_channels, total, mean.size(), path.string()));
+        throw InvalidInput("{}: the model gives {} channels, the fields have {} and the statistics {}. "
+                           "Name the fields with --fields, e.g. "
+                           "pressure,shear_stress:3, and repair {}.",
+                           checkpoint_.string(), num_channels, total, mean.size(), path.string());
     }
     for (const auto& [name, count] : fields) {
         data_.fields.push_back({name, name, ""});

@@ -88,7 +88,7 @@ void spread_constants(Mesh& state, bool on_cells)
         const auto row = constant.bytes();
         for (auto to = array.mutable_bytes(); !to.empty(); to = to.subspan(row.size()))
             std::ranges::copy(row, to.begin());
-        (on_cells ? state.cell_data : state.point_data).push_back(std::move(array));
+        arrays_at(state, on_cells).push_back(std::move(array));
     }
 }
 
@@ -172,15 +172,13 @@ public:
                 else if (find_array(mesh_.field_data, name) && find_array(from.field_data, name))
                     *std::ranges::find(mesh_.field_data, name, &DataArray::name) = *find_array(from.field_data, name);
                 else
-                    put(require_array(arrays_.on_cells ? from.cell_data : from.point_data, name, where,
-                                      arrays_.on_cells ? "cell" : "point"));
+                    put(require_array(from, arrays_.on_cells, name, where));
     }
 
     /// Takes the arrays of a field from a state of the start.
     void keep(const Mesh& state, const FieldConfig& field)
     {
-        if (field.state != kCoordinates)
-            put(*find_array(arrays_.on_cells ? state.cell_data : state.point_data, field.state));
+        if (field.state != kCoordinates) put(*find_array(arrays_at(state, arrays_.on_cells), field.state));
     }
 
     /// Takes what `arrays_of_fields` returns, of all rows.
@@ -213,7 +211,7 @@ private:
     }
     void put(DataArray array)
     {
-        auto& group = arrays_.on_cells ? mesh_.cell_data : mesh_.point_data;
+        auto& group = arrays_at(mesh_, arrays_.on_cells);
         std::erase_if(group, [&](const DataArray& other) { return other.name() == array.name(); });
         group.push_back(std::move(array));
     }
@@ -347,18 +345,15 @@ private:
     }
     bool has(const GridFile& file, const std::string& name) const
     {
-        return find_array(roll_out_.arrays().on_cells ? file.grid().cell_data : file.grid().point_data, name) !=
-               nullptr;
+        return find_array(arrays_at(file.grid(), roll_out_.arrays().on_cells), name) != nullptr;
     }
     DataArray declared(const GridFile& file, const std::string& name) const
     {
-        const bool on_cells = roll_out_.arrays().on_cells;
-        return require_array(on_cells ? file.grid().cell_data : file.grid().point_data, name, file.where(),
-                             on_cells ? "cell" : "point");
+        return require_array(file.grid(), roll_out_.arrays().on_cells, name, file.where());
     }
     void put(ImageGrid& grid, DataArray array) const
     {
-        auto& group = roll_out_.arrays().on_cells ? grid.cell_data : grid.point_data;
+        auto& group = arrays_at(grid, roll_out_.arrays().on_cells);
         std::erase_if(group, [&](const DataArray& other) { return other.name() == array.name(); });
         group.push_back(std::move(array));
     }
@@ -374,9 +369,9 @@ void require_identity(const std::filesystem::path& index, const std::string& ide
     const auto text = MappedFile::open(index, "predict");
     const auto begin = text->text().find(kIdentity);
     if (begin == std::string_view::npos || text->text().substr(begin + kIdentity.size()).starts_with(identity)) return;
-    throw InvalidInput(fmt::format("{} was predicted by another model, or with other numbers (--set, --seed, "
-                                   "--noise-levels). Leave --resume out to begin anew.",
-                                   index.string()));
+    throw InvalidInput("{} was predicted by another model, or with other numbers (--set, --seed, "
+                       "--noise-levels). Leave --resume out to begin anew.",
+                       index.string());
 }
 
 /// The series that is written: an index, and a file a state beside it.
@@ -472,18 +467,18 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
     read_together(all, [&] {
         planned.emplace(models.front(), start, is_joined ? output : index, series);
         if (is_joined && planned->next() < planned->num_states())
-            throw InvalidInput(fmt::format("{} has {} states, and this prediction {}. Give it as the start of another "
-                                           "one to go on.",
-                                           output.string(), planned->next(), planned->num_states()));
+            throw InvalidInput("{} has {} states, and this prediction {}. Give it as the start of another "
+                               "one to go on.",
+                               output.string(), planned->next(), planned->num_states());
     });
     const auto& plan = *planned;
     if (is_joined) return;
     for (std::size_t i = 0; i < plan.num_states() && !plan.goes_on(); ++i) {
         const auto* state = i < plan.history() ? &plan.start(i) : plan.followed(i);
         if (state && is_state_of(index, state->file))
-            throw UsageError(fmt::format("the state {}, which is read, is among those of {} that would be replaced. "
-                                         "Name another output.",
-                                         state->file.string(), output.string()));
+            throw UsageError("the state {}, which is read, is among those of {} that would be replaced. "
+                             "Name another output.",
+                             state->file.string(), output.string());
     }
     const auto finish = [&] {
         read_together(all, [&] {
@@ -561,9 +556,9 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
             if (const auto left_out = roll_out.states().left_out(roll_out.inputs(0)); left_out.defined())
                 is_good.logical_or_(to_local(left_out).squeeze(0).cpu());
             if (!is_good.all().item<bool>())
-                throw Error(fmt::format("the state predicted at {} is not finite: the roll-out has diverged. The {} "
-                                        "states before it are in {}.",
-                                        plan.time(i), i, output.string()));
+                throw Error("the state predicted at {} is not finite: the roll-out has diverged. The {} "
+                            "states before it are in {}.",
+                            plan.time(i), i, output.string());
         });
         if (num_tracks > 1 && !is_last) {
             for (std::size_t track = 0; track < num_tracks; ++track)
@@ -575,7 +570,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
             if (!is_first) return;
             if (table) {
                 const auto forces = predicted_forces(sums, models.front(), layout, cases.front());
-                if (forces.of_fields.empty()) throw InvalidInput(fmt::format("no drag and lift: {}.", forces.why));
+                if (forces.of_fields.empty()) throw InvalidInput("no drag and lift: {}.", forces.why);
                 table->add(i, plan.time(i), forces);
             }
             files.write_index(plan, i + 1, identity);

@@ -57,15 +57,15 @@ SeriesPlan::SeriesPlan(const Predictor& model, const std::filesystem::path& star
     const auto& series = model.data().series;
     const auto num_steps = static_cast<std::size_t>(wish.num_steps);
     if (start_.size() < history_)
-        throw InvalidInput(fmt::format("{} has {} state{}, and the model is told {}.", start.string(), start_.size(),
-                                       start_.size() == 1 ? "" : "s", history_));
+        throw InvalidInput("{} has {} state{}, and the model is told {}.", start.string(), start_.size(),
+                           start_.size() == 1 ? "" : "s", history_);
     if (!series.given.empty() && (wish.step || start_.size() < history_ + num_steps)) {
-        throw InvalidInput(fmt::format(
-            "{}: the model is told '{}' of the state to be predicted, which a series "
-            "must give for each of the {} steps{}.",
-            start.string(), series.given.front(), num_steps,
-            wish.step ? " at its own times; leave --step out"
-                      : fmt::format("; it has {} states, of which {} are the start", start_.size(), history_)));
+        throw InvalidInput("{}: the model is told '{}' of the state to be predicted, which a series "
+                           "must give for each of the {} steps{}.",
+                           start.string(), series.given.front(), num_steps,
+                           wish.step
+                               ? " at its own times; leave --step out"
+                               : fmt::format("; it has {} states, of which {} are the start", start_.size(), history_));
     }
     follows_ = !wish.step && start_.size() > history_;
     const auto step = wish.step.value_or(series.mean_step);
@@ -76,14 +76,14 @@ SeriesPlan::SeriesPlan(const Predictor& model, const std::filesystem::path& star
     if (!wish.goes_on || !std::filesystem::exists(output)) return;
     done_ = read_series(output);
     if (done_.size() < history_ || done_.size() > times_.size())
-        throw InvalidInput(fmt::format("{} has {} states, and this prediction {} to {}: it is another one. Leave "
-                                       "--resume out to begin anew.",
-                                       output.string(), done_.size(), history_, times_.size()));
+        throw InvalidInput("{} has {} states, and this prediction {} to {}: it is another one. Leave "
+                           "--resume out to begin anew.",
+                           output.string(), done_.size(), history_, times_.size());
     for (std::size_t i = 0; i < done_.size(); ++i) {
         if (std::abs(done_[i].time - times_[i]) > 1e-9 * std::max(1.0, std::abs(times_[i])))
-            throw InvalidInput(fmt::format("{}: its state {} is of time {}, and this prediction's of {}: it is "
-                                           "another one. Leave --resume out to begin anew.",
-                                           output.string(), i, done_[i].time, times_[i]));
+            throw InvalidInput("{}: its state {} is of time {}, and this prediction's of {}: it is "
+                               "another one. Leave --resume out to begin anew.",
+                               output.string(), i, done_[i].time, times_[i]);
     }
 }
 
@@ -110,10 +110,10 @@ void SeriesPlan::require_tracks(std::size_t num_tracks) const
     if (!goes_on() || next() == history_) return;
     const auto has = [&](std::size_t track) { return std::filesystem::exists(known(next() - 1, track).file); };
     if (num_tracks == 1 ? !has(0) : has(num_tracks - 1) && !has(num_tracks)) return;
-    throw InvalidInput(fmt::format("{}: the states from which {} would go on are not beside it: it is complete, or "
-                                   "of another number of runs and samples. Leave --resume out to begin anew.",
-                                   known(next() - 1).file.string(),
-                                   num_tracks == 1 ? "it" : fmt::format("{} runs or samples", num_tracks)));
+    throw InvalidInput("{}: the states from which {} would go on are not beside it: it is complete, or "
+                       "of another number of runs and samples. Leave --resume out to begin anew.",
+                       known(next() - 1).file.string(),
+                       num_tracks == 1 ? "it" : fmt::format("{} runs or samples", num_tracks));
 }
 
 SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models, std::vector<SeriesTrack> tracks,
@@ -140,7 +140,7 @@ SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models
         source.file = plan_.start(0).file;
         reading.prepare = [&](Mesh& whole) {
             whole = told_mesh(plan_, arrays_, where_);
-            const auto& rows = arrays_.on_cells ? whole.cell_data : whole.point_data;
+            const auto& rows = arrays_at(whole, arrays_.on_cells);
             require_told(find_array(rows, kTold)->num_components(), models.front().data(), where_);
         };
         mesh_.emplace(source, models, reading, output, device_mesh_);
@@ -243,8 +243,8 @@ at::Tensor SeriesRollOut::fields_of(const SeriesState& state, const std::functio
         else if (device_mesh_->all().rank() == 0)
             values = float_rows(told_fields({read(), arrays_.on_cells, state, where_}, arrays_));
         if (values.defined() && values.size(-1) != states_.num_fields())
-            throw InvalidInput(fmt::format("{}: the fields have {} components, and those of the model {}.",
-                                           state_text(where_, state), values.size(-1), states_.num_fields()));
+            throw InvalidInput("{}: the fields have {} components, and those of the model {}.",
+                               state_text(where_, state), values.size(-1), states_.num_fields());
     });
     return grid_ ? laid_out(values) : own_rows(values);
 }
@@ -258,9 +258,9 @@ void SeriesRollOut::require_same_start()
         const auto found = to_local(fields_of(before, [&]() -> const Mesh& { return mesh = read_state(before); }));
         read_together(device_mesh_->all(), [&] {
             if (!at::allclose(found, expected, 0, 0, true))
-                throw InvalidInput(fmt::format("{} is not the state {} of the start: it is another prediction. Leave "
-                                               "--resume out to begin anew.",
-                                               before.file.string(), i));
+                throw InvalidInput("{} is not the state {} of the start: it is another prediction. Leave "
+                                   "--resume out to begin anew.",
+                                   before.file.string(), i);
         });
     }
 }

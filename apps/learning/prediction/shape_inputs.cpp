@@ -228,10 +228,10 @@ PointInputs shape_inputs(const MovableSurface& surface, const PointInputs& known
     at::Tensor body, others;
     read_together(ranks, [&] {
         if (data.has_input("sdf") && !shape.wall)
-            throw InvalidInput(fmt::format("{}: no sensitivity: the input 'sdf' is the array '{}' of the case "
-                                           "(data.distances), and from which surface is not known. Give its file with "
-                                           "--wall.",
-                                           shape.where, data.distances));
+            throw InvalidInput("{}: no sensitivity: the input 'sdf' is the array '{}' of the case "
+                               "(data.distances), and from which surface is not known. Give its file with "
+                               "--wall.",
+                               shape.where, data.distances);
         const RowInputs rows(surface, shape);
         std::int64_t first = 0;
         for (const auto& name : data.inputs) {

@@ -6,7 +6,6 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <c10/util/StringUtil.h>
-#include <fmt/core.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/types.h>
 
@@ -48,8 +47,8 @@ void require_sensitive(std::span<const std::string> coefficients)
 {
     for (const auto& name : coefficients)
         if (std::ranges::find(kForceCoefficients, name) == kForceCoefficients.end())
-            throw UsageError(fmt::format("no sensitivity of '{}'; there are those of {}.", name,
-                                         c10::Join(", ", kForceCoefficients)));
+            throw UsageError("no sensitivity of '{}'; there are those of {}.", name,
+                             c10::Join(", ", kForceCoefficients));
 }
 
 std::vector<ShapeSensitivity> shape_sensitivities(std::span<const std::string> coefficients, Predictor& model,

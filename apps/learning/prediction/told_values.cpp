@@ -6,6 +6,7 @@
 #include "apps/learning/cases/case_tensors.h"
 #include "apps/learning/cases/field_scaling.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/vector_algebra.h"
 
 #include <c10/util/StringUtil.h>
@@ -152,8 +153,7 @@ std::vector<std::string> missing_for_forces(const Predictor& model, const std::m
     std::vector<std::string> missing;
     const auto look = [&](const std::string& text, bool is_positive) {
         const auto number = number_of_case(text, source);
-        if ((!number || (is_positive && !(*number > 0))) && std::ranges::find(missing, text) == missing.end())
-            missing.push_back(text);
+        if ((!number || (is_positive && !(*number > 0))) && !contains(missing, text)) missing.push_back(text);
     };
     look(forces.area, true);
     for (const auto& component : forces.velocity) look(component, false);
@@ -171,14 +171,14 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
     std::vector<std::string> missing, remedies;
     for (const auto& required : required_names(data)) {
         if (options.values.contains(required)) continue;
-        missing.push_back(std::ranges::find(quantities, required) == quantities.end()
+        missing.push_back(!contains(quantities, required)
                               ? fmt::format("the model is told '{}' of a case", required)
                               : fmt::format("the model's fields are measured by {}", required));
         remedies.push_back("--set " + required + "=...");
     }
     if (!missing.empty())
-        throw UsageError(fmt::format("{}. Give {} with {}.", fmt::join(missing, ", and "),
-                                     missing.size() == 1 ? "it" : "them", fmt::join(remedies, " ")));
+        throw UsageError("{}. Give {} with {}.", fmt::join(missing, ", and "), missing.size() == 1 ? "it" : "them",
+                         fmt::join(remedies, " "));
     const auto asked = requested_names({&model, 1}, options.with_forces);
     for (const auto& [quantity, value] : options.values) {
         const auto number = data.reference.find(quantity);
@@ -193,12 +193,13 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
     }
     auto& length = data.frame.length;
     if (const auto given = options.values.find(length); given != options.values.end()) {
-        if (!(given->second > 0)) throw UsageError("--set " + length + " must be above 0.");
+        if (!(given->second > 0)) throw UsageError("--set {} must be above 0.", length);
     } else if (is_column(length)) {
         if (warns)
-            warn("predict", fmt::format("{0}: no value for '{1}'; the longest edge of the bounding box is taken. Give "
-                                        "it with --set {1}=...",
-                                        name, length));
+            warn("predict",
+                 "{0}: no value for '{1}'; the longest edge of the bounding box is taken. Give "
+                 "it with --set {1}=...",
+                 name, length);
         length = "bounds";
     }
     return said;
@@ -214,11 +215,11 @@ std::vector<SaidCase> said_cases(std::span<const Predictor> models, const Predic
         for (const auto& [what, numbers] : reference_of(cases.back(), options.with_forces)) {
             const auto& [others, other] = known.try_emplace(what, numbers, &model).first->second;
             if (are_same(numbers, others)) continue;
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "{}: {} is {} by {}, and {} by {}. Several runs predict together only if the flow and what it is "
                 "measured by are the same: predict with each alone.",
                 name, what, numbers_text(others), other->checkpoint().string(), numbers_text(numbers),
-                model.checkpoint().string()));
+                model.checkpoint().string());
         }
     }
     return cases;
@@ -285,21 +286,19 @@ void require_asked_for(std::span<const Predictor> models, const PredictionOption
         return !model.data().distances.empty();
     });
     if (told == models.end() && !is_measured && !walls.empty())
-        throw UsageError(
-            fmt::format("--wall {}: the model is told no distance to a surface. Leave it out.", walls.front()));
+        throw UsageError("--wall {}: the model is told no distance to a surface. Leave it out.", walls.front());
     if (told != models.end() && walls.empty() && told->data().wall_patches.empty())
-        throw UsageError(
-            fmt::format("the model {}. Give it with --wall FILE.",
-                        told->needs_body() ? "encodes the surface of the body" : "is told the distance to a surface"));
+        throw UsageError("the model {}. Give it with --wall FILE.",
+                         told->needs_body() ? "encodes the surface of the body" : "is told the distance to a surface");
     if (!other_parts.empty() && std::ranges::none_of(models, [](const auto& model) { return model.other_part(); }))
-        throw UsageError(fmt::format(
-            "--other-part {}: the model is told nothing of the case's other part. Leave it out.", other_parts.front()));
+        throw UsageError("--other-part {}: the model is told nothing of the case's other part. Leave it out.",
+                         other_parts.front());
     // A value that no model asks for has a mistyped name. Those for forces alone may be told where none are computed.
     const auto names = requested_names(models, true);
     for (const auto& [name, value] : options.values) {
         if (names.contains(name)) continue;
-        throw UsageError(fmt::format("--set {}: the model asks for no such value{}", name,
-                                     names.empty() ? "." : fmt::format("; it asks for {}.", c10::Join(", ", names))));
+        throw UsageError("--set {}: the model asks for no such value{}", name,
+                         names.empty() ? "." : fmt::format("; it asks for {}.", c10::Join(", ", names)));
     }
 }
 

@@ -2,6 +2,7 @@
 #include "apps/learning/report/case_evaluation.h"
 
 #include "apps/console/console.h"
+#include "apps/console/repeated_times.h"
 #include "apps/learning/cases/case_tensors.h"
 #include "apps/learning/cases/field_scaling.h"
 #include "apps/learning/cases/run_step.h"
@@ -18,6 +19,7 @@
 #include "io/series.h"
 #include "io/vtk/image_file.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -38,15 +40,14 @@ constexpr std::int64_t kBins = 100;  // pieces of `drag_along_x`
 
 void require_true_fields(const Mesh& mesh, const DataConfig& data, const std::string& where)
 {
-    const auto& arrays = data.on_cells ? mesh.cell_data : mesh.point_data;
-    for (const auto& field : data.fields) require_array(arrays, field.from, where, data.on_cells ? "cell" : "point");
+    for (const auto& field : data.fields) require_array(mesh, data.on_cells, field.from, where);
 }
 
 void require_finite(const CaseSums& sums, const std::string& id)
 {
     for (const auto& channel : sums.channels) {
         if (!std::isfinite(channel.error_squared))
-            throw Error("case " + id + ": the prediction is not finite everywhere: the model is broken.");
+            throw Error("case {}: the prediction is not finite everywhere: the model is broken.", id);
     }
 }
 
@@ -72,7 +73,7 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
         cut = grid_layout(extents, predictor.rows_together(), blocks, where);
         rows = grid_rows(*file, cut.own_box(file->grid(), data.on_cells), data, true, where);
         if (rows.channels != predictor.channels())
-            throw InvalidInput(where + ": a field has another number of components than in training.");
+            throw InvalidInput("{}: a field has another number of components than in training.", where);
     });
     auto example =
         on_device(grid_case_tensors(rows.told, rows.target, rows.channels, source, data, cut), world.device());
@@ -83,11 +84,11 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     try {
         of_all = predictor.predict(example.inputs, scaling);
     } catch (const InvalidInput& wrong) {
-        throw InvalidInput(fmt::format("{}, a grid of {}: {}", where, extents_text(rows.extents), wrong.what()));
+        throw InvalidInput("{}, a grid of {}: {}", where, extents_text(rows.extents), wrong.what());
     }
     const auto predicted = to_local(of_all).squeeze(0).cpu();  // (rows, channels)
     EvaluatedCase result{.source = source, .split = judged.second};
-    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    result.seconds = seconds_since(start);
     result.has_ranges = !predictor.ranges().is_empty();
     result.beyond = predictor.ranges().beyond(example.inputs, data, all);
     const JudgedFields layout(data.fields, predictor.channels());
@@ -95,7 +96,7 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     const auto sums = case_sums(predicted, truth, {}, layout, predictor.training_mean(scaling), all);
     require_finite(sums, source.id);
     result.num_points = static_cast<std::int64_t>(sums.channels.front().count);
-    if (result.num_points == 0) throw InvalidInput(where + ": data.mask leaves nothing of it. Leave the case out.");
+    if (result.num_points == 0) throw InvalidInput("{}: data.mask leaves nothing of it. Leave the case out.", where);
     result.metrics = sums.metrics(layout);
     if (see) {
         const auto places = cut.own_places();
@@ -119,7 +120,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     const auto& all = device_mesh->all();
 
     const auto note = [&](const std::string& sentence) {
-        if (std::ranges::find(notes, sentence) == notes.end()) notes.push_back(sentence);
+        if (!contains(notes, sentence)) notes.push_back(sentence);
     };
     MeshReading reading{
         .where = where, .report = note, .with_geometry = true, .with_forces = !model.forces.area.empty()};
@@ -140,7 +141,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     const auto predicted = to_local(predictor.predict(inputs, scaling, &of_head)).squeeze(0).cpu();  // (rows, channels)
 
     EvaluatedCase result{.source = source, .split = judged.second, .num_points = inputs.embedding.size(1)};
-    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    result.seconds = seconds_since(start);
     const JudgedFields layout(data.fields, predictor.channels());
     const auto sums = case_sums(predicted, truth, geometry, layout, predictor.training_mean(scaling), all);
     require_finite(sums, source.id);
@@ -241,8 +242,7 @@ EvaluatedCase evaluate_run(JudgedModel& model, const JudgedCase& judged, std::si
         throw_if_interrupted();
         const auto start = std::chrono::steady_clock::now();
         const auto predicted = roll_out.next(0);
-        result.seconds = result.seconds.value_or(0) +
-                         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        result.seconds = result.seconds.value_or(0) + seconds_since(start);
         const auto of_one_step = i == plan.next() ? predicted : roll_out.next(1);
         const auto truth = true_state(i);
         run.errors.push_back(field_errors(predicted, truth, channels));
@@ -298,8 +298,8 @@ std::shared_ptr<const Series> run_of_file(const std::filesystem::path& file, con
 {
     Series run{id, file, read_series(file)};
     if (std::ssize(run.states) <= history)
-        throw InvalidInput(fmt::format("{} has {} state{}; the model is told {}, and judged on those that follow.",
-                                       file.string(), run.states.size(), run.states.size() == 1 ? "" : "s", history));
+        throw InvalidInput("{} has {} state{}; the model is told {}, and judged on those that follow.", file.string(),
+                           run.states.size(), run.states.size() == 1 ? "" : "s", history);
     return std::make_shared<const Series>(std::move(run));
 }
 
@@ -319,9 +319,10 @@ std::vector<std::string> take_data_path_overrides(std::vector<std::string>& word
         if (key.size() == word.size() || !key.starts_with("data.")) return false;
         if (key != "data.root" && key != "data.forces.length" && key != "data.forces.center" &&
             !(key.starts_with("data.sets.") && key.ends_with(".root")))
-            throw UsageError("'" + word +
-                             "': of a run that is trained, only data.root, data.sets.NAME.root, data.forces.length and "
-                             "data.forces.center can be said anew.");
+            throw UsageError(
+                "'{}': of a run that is trained, only data.root, data.sets.NAME.root, data.forces.length and "
+                "data.forces.center can be said anew.",
+                word);
         places.push_back(word);
         return true;
     });
@@ -346,12 +347,12 @@ JudgedModel judged_model(const std::filesystem::path& path, std::size_t part, st
     model.forces = config.forces;
     for (const auto& table : config.data.case_tables) {
         const auto files = files_matching(config.data.root, table);
-        model.case_tables.insert(model.case_tables.end(), files.begin(), files.end());
+        append(model.case_tables, files);
     }
     for (const auto& set : config.data.sets) {
         for (const auto& table : set.case_tables.empty() ? config.data.case_tables : set.case_tables) {
             const auto files = files_matching(set.root, table);
-            model.case_tables.insert(model.case_tables.end(), files.begin(), files.end());
+            append(model.case_tables, files);
         }
     }
     try {
@@ -398,15 +399,15 @@ std::vector<JudgedCase> judged_cases(const JudgedModel& model, std::span<const s
             continue;
         }
         if (!model.why_no_cases.empty())
-            throw IoError(fmt::format("'{}' is no file here, and if it is a case or a split of the run {}, {}", word,
-                                      model.run.string(), model.why_no_cases));
+            throw IoError("'{}' is no file here, and if it is a case or a split of the run {}, {}", word,
+                          model.run.string(), model.why_no_cases);
         if (word == "train" || word == "val" || word == "test")
-            throw UsageError(fmt::format("the run has no cases of '{}'; it has {}.", word, sizes_of(model.cases)));
+            throw UsageError("the run has no cases of '{}'; it has {}.", word, sizes_of(model.cases));
         std::vector<std::string> names{"train", "val", "test", "all"};
         for (const auto& one : known) names.push_back(one.first.id);
-        throw UsageError(fmt::format("'{}' is no mesh file, no case of the run and no split with cases; expected "
-                                     "train, val, test, all, ids or files.{}",
-                                     word, suggestion(word, names)));
+        throw UsageError("'{}' is no mesh file, no case of the run and no split with cases; expected "
+                         "train, val, test, all, ids or files.{}",
+                         word, suggestion(word, names));
     }
     return cases;
 }

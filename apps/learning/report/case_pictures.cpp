@@ -114,9 +114,9 @@ std::vector<Scene> scenes_of(const Mesh& mesh, std::span<const PlaneAcross> plan
         if (std::ranges::count(planes.first(i), plane) > 0) continue;  // named twice
         const auto low = bounds.low[plane.axis], high = bounds.high[plane.axis];
         if (plane.at < low || plane.at > high) {
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "the plane {} lies beside the volume, which reaches from {} = {} to {}. Choose another --plane.",
-                plane.text(), kAxes[plane.axis], low, high));
+                plane.text(), kAxes[plane.axis], low, high);
         }
         scenes.push_back(scene_at(mesh, plane));
         scenes.back().file_name = fmt::format("_{}={}", kAxes[plane.axis], plane.at);
@@ -203,7 +203,7 @@ private:
         const auto* begin = numbers.data_ptr<float>();
         mesh.cell_data = scene.marks;
         mesh.point_data.clear();
-        auto& arrays = field_.on_cells ? mesh.cell_data : mesh.point_data;
+        auto& arrays = arrays_at(mesh, field_.on_cells);
         arrays.push_back(DataArray::from("value", std::vector<float>(begin, begin + numbers.numel()), 1));
         return mesh;
     }
@@ -238,7 +238,7 @@ PlaneAcross PlaneAcross::from_text(const std::string& text)
     if (axis == std::string_view::npos ||
         std::from_chars(text.data() + 2, end, plane.at) != std::from_chars_result{end, std::errc()} ||
         !std::isfinite(plane.at))
-        throw UsageError("--plane is '" + text + "'; expected x, y or z and a number, e.g. x=1.2.");
+        throw UsageError("--plane is '{}'; expected x, y or z and a number, e.g. x=1.2.", text);
     plane.axis = static_cast<int>(axis);
     return plane;
 }

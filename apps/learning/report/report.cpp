@@ -5,6 +5,7 @@
 #include "apps/learning/report/case_evaluation.h"
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/made_folders.h"
+#include "partition/lists.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
@@ -12,7 +13,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <numeric>
 
 namespace meshard {
 namespace {
@@ -64,8 +64,7 @@ OrderedJson convergence_of(const OrderedJson& log)
 /// case once.
 std::vector<std::pair<std::size_t, std::string>> cases_to_draw(const Evaluation& evaluation)
 {
-    std::vector<std::size_t> order(evaluation.cases.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
+    auto order = numbers_from<std::size_t>(0, evaluation.cases.size());
     std::ranges::stable_sort(order, {}, [&](auto i) { return mean_rel_l2(evaluation.cases[i]); });
     std::vector<std::pair<std::size_t, std::string>> drawn;
     const auto add = [&](std::size_t place, const char* why) {
@@ -94,7 +93,7 @@ std::vector<DrawnState> states_of_case(JudgedModel& model, std::span<const Judge
     for (std::int64_t i = 1; i < num_kept; ++i) kept.push_back(i * (num_states - 1) / (num_kept - 1));
     std::vector<DrawnState> states;
     const auto see = [&](const SeenCase& seen) {
-        if (std::ranges::find(kept, static_cast<std::int64_t>(seen.state)) == kept.end()) return;
+        if (!contains(kept, static_cast<std::int64_t>(seen.state))) return;
         auto& state = states.emplace_back();
         state.mesh = seen.whole;
         state.mesh.point_data.clear();

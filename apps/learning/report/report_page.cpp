@@ -2,6 +2,8 @@
 #include "apps/console/text_table.h"
 #include "apps/learning/evaluation/held_out_errors.h"
 #include "apps/learning/report/report.h"
+#include "io/bytes/xml.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 
@@ -40,28 +42,10 @@ var c=isNaN(p)||isNaN(q)?String(x).localeCompare(String(y)):p-q;return up?c:-c;}
 
 constexpr std::array kColors{"var(--a)", "var(--b)", "var(--c)", "var(--d)"};
 
-std::string escaped(const std::string& text)
-{
-    std::string safe;
-    for (const char c : text) {
-        if (c == '<')
-            safe += "&lt;";
-        else if (c == '>')
-            safe += "&gt;";
-        else if (c == '&')
-            safe += "&amp;";
-        else if (c == '"')
-            safe += "&quot;";
-        else
-            safe += c;
-    }
-    return safe;
-}
-
 std::string cell(const PageJson& value)
 {
     if (value.is_null()) return "<td data-value=\"\">-</td>";
-    if (value.is_string()) return fmt::format("<td data-value=\"{0}\">{0}</td>", escaped(value.get<std::string>()));
+    if (value.is_string()) return fmt::format("<td data-value=\"{0}\">{0}</td>", xml_escaped(value.get<std::string>()));
     return fmt::format("<td data-value=\"{}\">{}</td>", value.dump(),
                        value.is_number_float() ? short_text(value.get<double>()) : value.dump());
 }
@@ -121,7 +105,7 @@ std::string plot(const PlotOptions& options, std::vector<PlotSeries> series)
         return height - bottom - (value - low[1]) / (high[1] - low[1]) * (height - top - bottom);
     };
     std::ostringstream out;
-    out << "<figure><figcaption>" << escaped(options.title) << "</figcaption><svg viewBox=\"0 0 " << width << " "
+    out << "<figure><figcaption>" << xml_escaped(options.title) << "</figcaption><svg viewBox=\"0 0 " << width << " "
         << height << "\" role=\"img\">";
     out << "<rect class=\"frame\" x=\"" << left << "\" y=\"" << top << "\" width=\"" << width - left - right
         << "\" height=\"" << height - top - bottom << "\"/>";
@@ -132,9 +116,9 @@ std::string plot(const PlotOptions& options, std::vector<PlotSeries> series)
         out << "<text x=\"" << left - 4 << "\" y=\"" << y(at_y) + 4 << "\" text-anchor=\"end\">"
             << short_text(options.log_y ? std::pow(10, at_y) : at_y) << "</text>";
     }
-    out << "<text x=\"" << width / 2 << "\" y=\"" << height - 8 << "\" text-anchor=\"middle\">" << escaped(options.x)
-        << "</text>";
-    out << "<text x=\"" << left + 6 << "\" y=\"" << top + 14 << "\">" << escaped(options.y) << "</text>";
+    out << "<text x=\"" << width / 2 << "\" y=\"" << height - 8 << "\" text-anchor=\"middle\">"
+        << xml_escaped(options.x) << "</text>";
+    out << "<text x=\"" << left + 6 << "\" y=\"" << top + 14 << "\">" << xml_escaped(options.y) << "</text>";
     if (options.with_diagonal) {
         out << "<line class=\"guide\" x1=\"" << x(low[0]) << "\" y1=\"" << y(low[0]) << "\" x2=\"" << x(high[0])
             << "\" y2=\"" << y(high[0]) << "\"/>";
@@ -146,14 +130,14 @@ std::string plot(const PlotOptions& options, std::vector<PlotSeries> series)
             out << "<polyline fill=\"none\" stroke-width=\"1.6\" stroke=\"" << paint << "\" points=\"";
             for (const auto& point : one.points)
                 out << short_text(x(point[0])) << "," << short_text(y(point[1])) << " ";
-            out << "\"><title>" << escaped(one.name) << "</title></polyline>";
+            out << "\"><title>" << xml_escaped(one.name) << "</title></polyline>";
         }
         for (std::size_t i = 0; i < one.titles.size(); ++i) {
             out << "<circle r=\"4\" fill=\"" << paint << "\" cx=\"" << short_text(x(one.points[i][0])) << "\" cy=\""
-                << short_text(y(one.points[i][1])) << "\"><title>" << escaped(one.titles[i]) << "</title></circle>";
+                << short_text(y(one.points[i][1])) << "\"><title>" << xml_escaped(one.titles[i]) << "</title></circle>";
         }
         out << "<text x=\"" << width - right - 6 << "\" y=\"" << top + 14 + 13 * static_cast<double>(color)
-            << "\" text-anchor=\"end\" style=\"fill:" << paint << "\">" << escaped(one.name) << "</text>";
+            << "\" text-anchor=\"end\" style=\"fill:" << paint << "\">" << xml_escaped(one.name) << "</text>";
         ++color;
     }
     out << "</svg></figure>";
@@ -164,7 +148,7 @@ std::string plot(const PlotOptions& options, std::vector<PlotSeries> series)
 std::string table(const std::vector<std::string>& names, const std::vector<std::vector<PageJson>>& rows)
 {
     std::string html = "<div class=\"wide\"><table><thead><tr>";
-    for (const auto& name : names) html += "<th data-sort=\"\">" + escaped(name) + "</th>";
+    for (const auto& name : names) html += "<th data-sort=\"\">" + xml_escaped(name) + "</th>";
     html += "</tr></thead><tbody>";
     for (const auto& row : rows) {
         html += "<tr>";
@@ -191,7 +175,7 @@ std::string tables_of_fields(const PageJson& run)
             rows.push_back(std::move(row));
         }
     }
-    names.insert(names.end(), metrics.begin(), metrics.end());
+    append(names, metrics);
     for (const auto* name : {"rel_l2 median", "rel_l2 max", "worst case", "x.rel_l2", "y.rel_l2", "z.rel_l2"})
         names.emplace_back(name);
     return table(names, rows);
@@ -203,9 +187,9 @@ std::string worst_cases(const PageJson& run)
     std::string html;
     for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
         if (!numbers.contains("worst")) continue;
-        html += fmt::format("<p>Worst of {}: case {}. {}.</p>", escaped(split),
-                            escaped(numbers["worst"]["id"].get<std::string>()),
-                            escaped(numbers["worst"]["why"].get<std::string>()));
+        html += fmt::format("<p>Worst of {}: case {}. {}.</p>", xml_escaped(split),
+                            xml_escaped(numbers["worst"]["id"].get<std::string>()),
+                            xml_escaped(numbers["worst"]["why"].get<std::string>()));
     }
     return html;
 }
@@ -337,7 +321,7 @@ std::string histograms(const PageJson& run)
     for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
         if (!numbers.contains("error_histograms")) continue;
         for (const auto& [field, counts] : numbers["error_histograms"].items()) {
-            if (std::ranges::find(fields, field) == fields.end()) fields.push_back(field);
+            if (!contains(fields, field)) fields.push_back(field);
         }
     }
     std::string html;
@@ -415,7 +399,7 @@ std::string curves(const PageJson& report)
     std::vector<std::string> names;
     for (const auto& run : report["runs"]) {
         for (const auto& [name, points] : run["curves"].items()) {
-            if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+            if (!contains(names, name)) names.push_back(name);
         }
     }
     std::string html;
@@ -442,7 +426,7 @@ std::string verdict(const PageJson& run)
         const auto line = [&](const std::string& what, const PageJson& found, const PageJson& guess, const char* of) {
             if (!found.is_number() || !guess.is_number()) return;
             const bool is_better = found.get<double>() < guess.get<double>();
-            html += fmt::format("<li>{} {}, {} than {} of {}</li>", escaped(split + ": " + what),
+            html += fmt::format("<li>{} {}, {} than {} of {}</li>", xml_escaped(split + ": " + what),
                                 short_text(found.get<double>()), is_better ? "better" : "<b>not better</b>",
                                 short_text(guess.get<double>()), of);
         };
@@ -457,7 +441,7 @@ std::string verdict(const PageJson& run)
             line(std::string(name) + " mae", numbers[name]["mae"], numbers[name]["guess_mae"], "the training mean");
             if (!numbers[name].contains("interval")) continue;
             html += fmt::format("<li>{}: {}: {:.0f} % lie within ±{} of the prediction, expected are {:.0f} %</li>",
-                                escaped(split), name, 100 * numbers[name]["coverage"].get<double>(),
+                                xml_escaped(split), name, 100 * numbers[name]["coverage"].get<double>(),
                                 short_text(numbers[name]["interval"].get<double>()), 100 * kCoverage);
         }
     }
@@ -468,14 +452,14 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
                        std::span<const Animation> animations)
 {
     const auto name = run["name"].get<std::string>();
-    auto html = fmt::format("<section><h2>{}</h2><p>{}</p>{}", escaped(name),
-                            escaped(run["evaluation"]["model"].get<std::string>()), verdict(run));
+    auto html = fmt::format("<section><h2>{}</h2><p>{}</p>{}", xml_escaped(name),
+                            xml_escaped(run["evaluation"]["model"].get<std::string>()), verdict(run));
     for (const auto& note : run["evaluation"]["notes"])
-        html += "<p class=\"note\">" + escaped(note.get<std::string>()) + "</p>";
+        html += "<p class=\"note\">" + xml_escaped(note.get<std::string>()) + "</p>";
     for (const char* which : {"contradictions", "warnings"}) {
         if (!run["data"].contains(which)) continue;
         for (const auto& sentence : run["data"][which])
-            html += "<p class=\"note\">" + escaped("data: " + sentence.get<std::string>()) + "</p>";
+            html += "<p class=\"note\">" + xml_escaped("data: " + sentence.get<std::string>()) + "</p>";
     }
     if (const auto& end = run["convergence"]; end.is_object() && !end["converged"].get<bool>()) {
         html += fmt::format("<p class=\"note\">Training had not converged: in the last tenth of its epochs the {} "
@@ -490,34 +474,33 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
     if (!forces.empty()) html += "<h3>Drag and lift</h3>" + forces + "<div class=\"plots\">" + plots_of_forces(run);
     std::vector<std::string> drawn;
     for (const auto& picture : pictures) {
-        if (picture.run == name && std::ranges::find(drawn, picture.id) == drawn.end()) drawn.push_back(picture.id);
+        if (picture.run == name && !contains(drawn, picture.id)) drawn.push_back(picture.id);
     }
     for (const auto& one : run["evaluation"]["cases"]) {
-        if (one.contains("drag_along_x") && std::ranges::find(drawn, one["id"].get<std::string>()) != drawn.end())
-            html += plot_along_x(one);
+        if (one.contains("drag_along_x") && contains(drawn, one["id"].get<std::string>())) html += plot_along_x(one);
     }
     if (!forces.empty()) html += "</div>";
     html += "<h3>Cases</h3>" + table_of_cases(run);
     for (const auto& animation : animations) {
         if (animation.run != name) continue;
-        html += "<h3>" + escaped(fmt::format("run {} (worst), {}", animation.id, animation.field)) + "</h3>";
+        html += "<h3>" + xml_escaped(fmt::format("run {} (worst), {}", animation.id, animation.field)) + "</h3>";
         if (animation.gif.empty())
-            html += "<p class=\"note\">" + escaped("There is no animation: " + animation.why_none + ".") + "</p>";
+            html += "<p class=\"note\">" + xml_escaped("There is no animation: " + animation.why_none + ".") + "</p>";
         else
             html += fmt::format("<div class=\"wide\"><img alt=\"{}\" src=\"data:image/gif;base64,{}\"></div>",
-                                escaped(animation.name), base64_of(animation.gif));
+                                xml_escaped(animation.name), base64_of(animation.gif));
     }
     for (const auto& picture : pictures) {
         if (picture.run != name) continue;
         const auto what = fmt::format("{} {} ({}), {}{}{}", picture.when.empty() ? "case" : "run", picture.id,
                                       picture.why, picture.field, picture.when.empty() ? "" : ", " + picture.when,
                                       picture.seen.empty() ? "" : ", " + picture.seen);
-        html += "<h3>" + escaped(what) + "</h3><div class=\"pictures\">";
+        html += "<h3>" + xml_escaped(what) + "</h3><div class=\"pictures\">";
         for (const auto& [called, light, dark] : picture.pictures) {
             html += fmt::format(
                 "<picture><source media=\"(prefers-color-scheme:dark)\" srcset=\"data:image/png;base64,{}\">"
                 "<img alt=\"{}\" src=\"data:image/png;base64,{}\"></picture>",
-                base64_of(dark), escaped(called), base64_of(light));
+                base64_of(dark), xml_escaped(called), base64_of(light));
         }
         html += "</div>";
     }

@@ -154,9 +154,9 @@ private:
     {
         auto place = prefix_ + key;
         if (key.empty() && !place.empty()) place.pop_back();
-        throw IoError(fmt::format(
+        throw IoError(
             "{}: '{}' in the description of the run is {}, expected {}. The file is damaged, or of a later version.",
-            where_, place, found == "missing" ? "missing" : found.dump().substr(0, 80), expected));
+            where_, place, found == "missing" ? "missing" : found.dump().substr(0, 80), expected);
     }
 
     nlohmann::json* to_ = nullptr;

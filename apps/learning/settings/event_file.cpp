@@ -74,7 +74,7 @@ void EventFile::write(const std::string& event)
 {
     const auto length = little_endian<std::uint64_t>(event.size());
     file_ << length << masked_checksum(length) << event << masked_checksum(event) << std::flush;
-    if (!file_) throw IoError(path_.string() + " cannot be written. Is the disk full?");
+    if (!file_) throw IoError("{} cannot be written. Is the disk full?", path_.string());
 }
 
 }  // namespace meshard

@@ -3,11 +3,11 @@
 
 #include "apps/console/console.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <exception>
 #include <set>
 
@@ -76,8 +76,7 @@ void refuse_keys_of_points(const Settings& settings)
         if (is_default(setting, rules)) continue;
         for (const auto& [path, why] : kRefused) {
             if (!is_below(setting.path, path)) continue;
-            throw UsageError(
-                fmt::format("{} does not go with data.grid: {}. Leave it out.", settings.where(setting.path), why));
+            throw UsageError("{} does not go with data.grid: {}. Leave it out.", settings.where(setting.path), why);
         }
     }
 }
@@ -94,10 +93,10 @@ void require_matching_model(const Settings& settings, const ModelConfig& model, 
 {
     const auto& entry = find_model(model.name);
     if ((entry.of_grids() != nullptr) != data.is_grid) {
-        throw UsageError(fmt::format(
-            "{} is {}, a model of {}.", settings.where("model.name"), entry.name,
-            data.is_grid ? "points, and the cases are grids (data.grid); models of grids are " + names_of(true)
-                         : "grids, and the cases are none (data.grid); models of points are " + names_of(false)));
+        throw UsageError("{} is {}, a model of {}.", settings.where("model.name"), entry.name,
+                         data.is_grid
+                             ? "points, and the cases are grids (data.grid); models of grids are " + names_of(true)
+                             : "grids, and the cases are none (data.grid); models of points are " + names_of(false));
     }
     if (!data.is_grid && settings.has("data.mask"))
         settings.refuse("data.mask", "belongs to grids: what does not count of a mesh is left out of its file.");
@@ -111,7 +110,7 @@ void check_denoiser(const Settings& settings, const TrainingRunConfig& config)
     const auto* of_grids = find_model(config.model.name).of_grids();
     if (!of_grids || !of_grids->denoiser) return;
     const auto refuse = [&](const char* key, const char* why) {
-        throw UsageError(fmt::format("{}: {} learns to remove noise. {}", settings.where(key), config.model.name, why));
+        throw UsageError("{}: {} learns to remove noise. {}", settings.where(key), config.model.name, why);
     };
     const auto& terms = config.training.loss.terms;
     if (terms.size() != 1 || terms.front().kind != LossKind::MeanSquare)
@@ -163,17 +162,15 @@ nlohmann::json grid_model_arguments(const ModelConfig& model, GridWidths widths)
     if (entry.of_grids()->denoiser) widths.in_channels += widths.out_channels;
     const auto& directions = entry.of_grids()->directions;
     const auto num_directions = std::ssize(widths.extents);
-    if (std::ranges::find(directions, num_directions) == directions.end()) {
-        throw InvalidInput(
-            fmt::format("the grids have {} directions with more than one row, and {} takes {}. Take another of {}.",
-                        num_directions, entry.name, fmt::join(directions, " or "), names_of(true)));
+    if (!contains(directions, num_directions)) {
+        throw InvalidInput("the grids have {} directions with more than one row, and {} takes {}. Take another of {}.",
+                           num_directions, entry.name, fmt::join(directions, " or "), names_of(true));
     }
     auto arguments = entry.of_grids()->widths(widths);
     for (const auto& [name, value] : model.arguments.items()) {
         if (const auto width = arguments.find(name); width != arguments.end() && *width != value) {
-            throw InvalidInput(
-                fmt::format("model.{} is {}, and by the cases it is {}. It follows from them: leave it out.", name,
-                            value.dump(), width->dump()));
+            throw InvalidInput("model.{} is {}, and by the cases it is {}. It follows from them: leave it out.", name,
+                               value.dump(), width->dump());
         }
         arguments[name] = value;
     }

@@ -30,8 +30,9 @@ void require_unchanged(const std::filesystem::path& path, std::string_view text)
 {
     if (text.starts_with('#') ? text.find("\n") == std::string_view::npos
                               : text.find_first_not_of(" \n") == std::string_view::npos)
-        throw IoError("run: " + path.string() +
-                      " is damaged: it has no settings. Copy the file from where the run was made, or train it again.");
+        throw IoError(
+            "run: {} is damaged: it has no settings. Copy the file from where the run was made, or train it again.",
+            path.string());
     if (!text.starts_with(kRecordBegin)) return;  // an earlier version wrote the file
     const auto end = text.find('\n');
     const auto record = text.substr(kRecordBegin.size(), end - kRecordBegin.size()), lines = text.substr(end + 1);
@@ -41,11 +42,11 @@ void require_unchanged(const std::filesystem::path& path, std::string_view text)
                              std::string(kRecordVersion));
     const auto stated = record.substr(std::min(version.size() + 1, record.size()));
     if (const auto hash = hash_text(xxh64_of_text(lines)); hash != stated)
-        throw IoError(fmt::format(
+        throw IoError(
             "run: {} is damaged or was changed: its lines have the hash {}, and when it was written had {}. Settings "
             "are changed by "
             "words, e.g. training.num_epochs=20 after --resume; to use the file as it is, remove its first line.",
-            path.string(), hash, stated));
+            path.string(), hash, stated);
 }
 
 }  // namespace

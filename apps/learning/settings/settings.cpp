@@ -2,6 +2,7 @@
 #include "apps/learning/settings/settings.h"
 
 #include "apps/console/console.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -39,7 +40,7 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 
 bool is_one_of(const std::vector<std::string>& words, const std::string& word)
 {
-    return std::ranges::find(words, word) != words.end();
+    return contains(words, word);
 }
 
 /// Whether the first segments of `pattern` fit `path`, or, with `whole`, all segments.
@@ -71,7 +72,7 @@ std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const
     for (const auto& rule : rules) {
         if (!fits(rule.path, path, false)) continue;
         const auto name = split(rule.path, '.')[path.size()];
-        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+        if (!contains(names, name)) names.push_back(name);
     }
     return names;
 }
@@ -166,8 +167,7 @@ bool is_number_in_range(const SettingRule& rule, const std::string& text)
 void check(const SettingRule& rule, const Setting& setting)
 {
     const auto refuse = [&](const std::string& found) {
-        throw UsageError(
-            fmt::format("{}: {} is {}; expected {}.", setting.source, setting.path, found, expected(rule)));
+        throw UsageError("{}: {} is {}; expected {}.", setting.source, setting.path, found, expected(rule));
     };
     const bool may_be_list = rule.type == SettingType::TextList || rule.type == SettingType::NumberList ||
                              rule.type == SettingType::IntegerList || rule.type == SettingType::NumberOrTextList;
@@ -180,9 +180,9 @@ void check(const SettingRule& rule, const Setting& setting)
         (is_text && words.empty()) || (rule.type == SettingType::NumberOrTextList && setting.is_list);
     for (const auto& value : setting.values) {
         if (is_one_of(rule.not_yet, value)) {
-            throw UsageError(fmt::format("{}: {}: {} is not implemented{}", setting.source, setting.path, value,
-                                         words.empty() ? "; leave the key out."
-                                                       : fmt::format(". Available: {}.", fmt::join(words, ", "))));
+            throw UsageError("{}: {}: {} is not implemented{}", setting.source, setting.path, value,
+                             words.empty() ? "; leave the key out."
+                                           : fmt::format(". Available: {}.", fmt::join(words, ", ")));
         }
         const bool may_be_number = !is_text && rule.type != SettingType::Boolean;
         if (may_be_any || is_one_of(words, value) || (may_be_number && is_number_in_range(rule, value))) continue;
@@ -219,8 +219,7 @@ void walk(const YAML::Node& node, const std::vector<std::string>& path, const st
         if (node.IsScalar()) setting.values.push_back(node.Scalar());
         for (const auto& entry : node) {
             if (!entry.IsScalar())
-                throw UsageError(
-                    fmt::format("{}: an entry of {} is no single value.", place(source, entry.Mark()), setting.path));
+                throw UsageError("{}: an entry of {} is no single value.", place(source, entry.Mark()), setting.path);
             setting.values.push_back(entry.Scalar());
         }
         take(std::move(setting));
@@ -228,44 +227,40 @@ void walk(const YAML::Node& node, const std::vector<std::string>& path, const st
     }
     if (!path.empty() && !has_rules_below(rules, path)) {
         if (rule)
-            throw UsageError(
-                fmt::format("{}: {} has keys below it; expected {}.", here, fmt::join(path, "."), expected(*rule)));
+            throw UsageError("{}: {} has keys below it; expected {}.", here, fmt::join(path, "."), expected(*rule));
         refuse_unknown(rules, path, here);
     }
     if (node.IsNull()) return;
     if (!node.IsMap()) {
-        throw UsageError(fmt::format("{}: {} is no group of keys; below it may stand {}.", here,
-                                     path.empty() ? "the file" : join(path, "."),
-                                     fmt::join(names_allowed(rules, path), ", ")));
+        throw UsageError("{}: {} is no group of keys; below it may stand {}.", here,
+                         path.empty() ? "the file" : join(path, "."), fmt::join(names_allowed(rules, path), ", "));
     }
     std::map<std::string, YAML::Mark> seen;
     for (const auto& child : node) {
         if (!child.first.IsScalar() || child.first.Scalar().empty())
-            throw UsageError(fmt::format("{}: a name {} is no text, or empty.", place(source, child.first.Mark()),
-                                         path.empty() ? "at the top" : "below " + join(path, ".")));
+            throw UsageError("{}: a name {} is no text, or empty.", place(source, child.first.Mark()),
+                             path.empty() ? "at the top" : "below " + join(path, "."));
         auto child_path = path;
         child_path.push_back(child.first.Scalar());
         const auto [earlier, is_new] = seen.emplace(child.first.Scalar(), child.first.Mark());
         if (!is_new) {
-            throw UsageError(fmt::format("{}: {} stands twice, here and at {}. Remove one.",
-                                         place(source, child.first.Mark()), fmt::join(child_path, "."),
-                                         place(source, earlier->second)));
+            throw UsageError("{}: {} stands twice, here and at {}. Remove one.", place(source, child.first.Mark()),
+                             fmt::join(child_path, "."), place(source, earlier->second));
         }
         if (is_removed(join(child_path, "."))) continue;
         if (!rule_of(rules, child_path) && !has_rules_below(rules, child_path)) {
             refuse_unknown(rules, child_path, place(source, child.first.Mark()));
         }
         if (child_path.back().find('.') != std::string::npos)
-            throw UsageError(
-                fmt::format("{}: the name '{}' has a point, by which names below each other are joined. Call "
-                            "it otherwise; of an array say its name beside it (data.fields.NAME.from).",
-                            place(source, child.first.Mark()), child_path.back()));
+            throw UsageError("{}: the name '{}' has a point, by which names below each other are joined. Call "
+                             "it otherwise; of an array say its name beside it (data.fields.NAME.from).",
+                             place(source, child.first.Mark()), child_path.back());
         const auto& below = child.second;
         if ((below.IsNull() || (below.IsMap() && below.size() == 0)) && has_rules_below(rules, child_path) &&
             is_own_name(rules, child_path))
-            throw UsageError(fmt::format("{}: {} says nothing. Remove it, or give it some of {}.",
-                                         place(source, child.first.Mark()), join(child_path, "."),
-                                         fmt::join(names_allowed(rules, child_path), ", ")));
+            throw UsageError("{}: {} says nothing. Remove it, or give it some of {}.",
+                             place(source, child.first.Mark()), join(child_path, "."),
+                             fmt::join(names_allowed(rules, child_path), ", "));
         walk(below, child_path, source, rules, is_removed, take);
     }
 }
@@ -276,18 +271,17 @@ YAML::Node parse_yaml(const std::string& text, const std::string& source)
         auto documents = YAML::LoadAll(text);
         while (documents.size() > 1 && documents.back().IsNull()) documents.pop_back();  // a last line of ---
         if (documents.size() > 1)
-            throw UsageError(fmt::format("{}: the file has {} documents, each after a line of ---; expected one.",
-                                         source, documents.size()));
+            throw UsageError("{}: the file has {} documents, each after a line of ---; expected one.", source,
+                             documents.size());
         return documents.empty() ? YAML::Node() : documents.front();
     } catch (const YAML::ParserException& error) {
         std::istringstream lines(text);
         std::string line;
         for (int i = 0; i <= error.mark.line && std::getline(lines, line); ++i) continue;
         if (line.substr(0, line.find_first_not_of(" \t")).find('\t') != std::string::npos) {
-            throw UsageError(
-                fmt::format("{}:{}: the line is indented by a tab; YAML wants spaces.", source, error.mark.line + 1));
+            throw UsageError("{}:{}: the line is indented by a tab; YAML wants spaces.", source, error.mark.line + 1);
         }
-        throw UsageError(fmt::format("{}: this is no YAML: {}.", place(source, error.mark), error.msg));
+        throw UsageError("{}: this is no YAML: {}.", place(source, error.mark), error.msg);
     }
 }
 
@@ -356,14 +350,14 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
     const auto take = [&](Setting setting) { settings.add(std::move(setting)); };
 
     if (std::filesystem::is_fifo(file) || std::filesystem::is_character_file(file)) {
-        throw IoError("configuration " + file.string() +
-                      " is no file but a stream. Save it to a file: every rank reads it.");
+        throw IoError("configuration {} is no file but a stream. Save it to a file: every rank reads it.",
+                      file.string());
     }
     std::ifstream stream(file);
     std::ostringstream content;
     content << stream.rdbuf();
     if (!stream || !std::filesystem::is_regular_file(file)) {
-        throw IoError("configuration " + file.string() + " cannot be read. Is the path right?");
+        throw IoError("configuration {} cannot be read. Is the path right?", file.string());
     }
     // Keys that the command line removes from the file may be unknown, since they may belong to another model.
     std::map<std::string, bool> removed;  // and whether the file has the key
@@ -386,22 +380,22 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
             for (const auto& setting : settings.settings_) {
                 if (setting.source != "command line" || (setting.path != path && !setting.path.starts_with(path + ".")))
                     continue;
-                throw UsageError(fmt::format("command line: '{}' stands after {}=..., which it would remove. Put it "
-                                             "first to remove the file's, or leave one out.",
-                                             word, setting.path));
+                throw UsageError("command line: '{}' stands after {}=..., which it would remove. Put it "
+                                 "first to remove the file's, or leave one out.",
+                                 word, setting.path);
             }
-            if (!removed.at(path))
-                throw UsageError(fmt::format("command line: '{}' removes nothing: {} is not set.", word, path));
+            if (!removed.at(path)) throw UsageError("command line: '{}' removes nothing: {} is not set.", word, path);
             continue;
         }
         const auto equals = word.find('=');
         if (equals == std::string::npos || equals == 0) {
-            throw UsageError("command line: '" + word +
-                             "' is no setting; write key=value, e.g. training.num_epochs=20, or ~key to remove one.");
+            throw UsageError("command line: '{}' is no setting; write key=value, e.g. training.num_epochs=20, or ~key "
+                             "to remove one.",
+                             word);
         }
         if (equals + 1 == word.size())
-            throw UsageError(fmt::format("command line: '{}' has no value after the =. To remove the setting: '~{}'.",
-                                         word, word.substr(0, equals)));
+            throw UsageError("command line: '{}' has no value after the =. To remove the setting: '~{}'.", word,
+                             word.substr(0, equals));
         const auto path = split(std::string_view(word).substr(0, equals), '.');
         if (!rule_of(rules, path) && !has_rules_below(rules, path)) refuse_unknown(rules, path, "command line");
         const auto* rule = rule_of(rules, path);
@@ -409,8 +403,8 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
                                ? text_value(word.substr(equals + 1))
                                : parse_yaml(word.substr(equals + 1), "command line");
         if (value.IsNull())
-            throw UsageError(fmt::format("command line: '{}' gives no value (null). To remove the setting: '~{}'.",
-                                         word, word.substr(0, equals)));
+            throw UsageError("command line: '{}' gives no value (null). To remove the setting: '~{}'.", word,
+                             word.substr(0, equals));
         walk(value, path, "command line", rules, none_removed, [&](Setting setting) {
             setting.source = "command line";
             take(std::move(setting));
@@ -430,8 +424,8 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
     for (auto& setting : settings.settings_) {
         for (const auto& value : setting.values) {
             if (value == kMustBeSet) {
-                throw UsageError(fmt::format("{0}{1} must be set, e.g. by adding {1}=... to the command line.",
-                                             setting.source == "default" ? "" : setting.source + ": ", setting.path));
+                throw UsageError("{0}{1} must be set, e.g. by adding {1}=... to the command line.",
+                                 setting.source == "default" ? "" : setting.source + ": ", setting.path);
             }
         }
         const auto& rule = *rule_of(rules, setting.path);
@@ -449,22 +443,22 @@ void Settings::resolve_references()
                 const auto begin = value.find("${");
                 const auto end = value.find('}', begin);
                 if (end == std::string::npos || depth > 20) {
-                    throw UsageError(fmt::format("{}: {} holds a reference without end: '{}'.", setting.source,
-                                                 setting.path, value));
+                    throw UsageError("{}: {} holds a reference without end: '{}'.", setting.source, setting.path,
+                                     value);
                 }
                 const auto name = value.substr(begin + 2, end - begin - 2);
                 std::string replacement;
                 if (name.starts_with("env:")) {
                     const char* variable = std::getenv(name.c_str() + 4);
                     if (!variable)
-                        throw UsageError(fmt::format("{}: {} needs the environment variable {}, which is not set.",
-                                                     setting.source, setting.path, name.substr(4)));
+                        throw UsageError("{}: {} needs the environment variable {}, which is not set.", setting.source,
+                                         setting.path, name.substr(4));
                     replacement = variable;
                 } else {
                     const auto* other = find(name);
                     if (!other || other->is_list)
-                        throw UsageError(fmt::format("{}: {} refers to '{}', which has no single value.",
-                                                     setting.source, setting.path, name));
+                        throw UsageError("{}: {} refers to '{}', which has no single value.", setting.source,
+                                         setting.path, name);
                     replacement = other->values.at(0);
                 }
                 value.replace(begin, end - begin + 1, replacement);
@@ -482,7 +476,7 @@ const Setting* Settings::find(std::string_view path) const
 std::string Settings::text(std::string_view path) const
 {
     const auto* setting = find(path);
-    if (!setting || setting->values.size() != 1) throw UsageError(std::string(path) + " must have one value.");
+    if (!setting || setting->values.size() != 1) throw UsageError("{} must have one value.", path);
     return setting->values.front();
 }
 
@@ -493,7 +487,7 @@ std::vector<std::string> Settings::names_below(std::string_view prefix) const
         if (!setting.path.starts_with(std::string(prefix) + ".")) continue;
         auto name = setting.path.substr(prefix.size() + 1);
         name = name.substr(0, name.find('.'));
-        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+        if (!contains(names, name)) names.push_back(name);
     }
     return names;
 }
@@ -506,7 +500,7 @@ std::string Settings::where(std::string_view path) const
 
 void Settings::refuse(std::string_view path, const std::string& why) const
 {
-    throw UsageError(where(path) + " " + why);
+    throw UsageError("{} {}", where(path), why);
 }
 
 Facts Settings::facts() const
@@ -537,7 +531,7 @@ std::string Settings::to_yaml(bool with_sources) const
                      std::vector<std::string> names;
                      for (const auto& setting : settings_) {
                          const auto first = setting.path.substr(0, setting.path.find('.'));
-                         if (std::ranges::find(names, first) == names.end()) names.push_back(first);
+                         if (!contains(names, first)) names.push_back(first);
                      }
                      return names;
                  }()

@@ -3,8 +3,6 @@
 
 #include "apps/console/console.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 namespace meshard {
@@ -13,7 +11,7 @@ void complete_series(const Settings& settings, TrainingRunConfig& config)
 {
     auto& data = config.data;
     const auto refuse = [&](const std::string& key, const std::string& why) {
-        throw UsageError(fmt::format("{} does not go with data.series: {}.", settings.where(key), why));
+        throw UsageError("{} does not go with data.series: {}.", settings.where(key), why);
     };
     for (const char* key : {"data.surface", "data.volume", "data.grid"})
         if (settings.has(key)) refuse(key, "data.series stands in its place. Leave one of the two out");

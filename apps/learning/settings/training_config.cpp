@@ -7,6 +7,7 @@
 #include "apps/learning/settings/model_rules.h"
 #include "apps/learning/settings/simulation_settings.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -26,7 +27,7 @@ namespace {
 void complete_split(const Settings& settings, SplitConfig& split, const std::string& base)
 {
     if (!split.manifest.empty() && !split.column.empty())
-        throw UsageError(fmt::format("{} and {}.column exclude each other.", settings.where(base + ".manifest"), base));
+        throw UsageError("{} and {}.column exclude each other.", settings.where(base + ".manifest"), base);
     if (!split.name.empty() && split.manifest.empty())
         settings.refuse(base + ".name", "names a split of a manifest, and there is none: give data.split.manifest.");
     double sum = 0;
@@ -34,10 +35,8 @@ void complete_split(const Settings& settings, SplitConfig& split, const std::str
         const auto path = base + "." + part;
         const auto* setting = settings.find(path);
         if (!setting) continue;
-        if (!split.column.empty())
-            throw UsageError(fmt::format("{} and {}.column exclude each other.", settings.where(path), base));
-        if (!split.name.empty())
-            throw UsageError(fmt::format("{} and {}.name exclude each other.", settings.where(path), base));
+        if (!split.column.empty()) throw UsageError("{} and {}.column exclude each other.", settings.where(path), base);
+        if (!split.name.empty()) throw UsageError("{} and {}.name exclude each other.", settings.where(path), base);
         if (!split.manifest.empty() && (!setting->is_list || split.manifest.find('*') != std::string::npos)) {
             throw UsageError(
                 settings.where(path) +
@@ -48,9 +47,8 @@ void complete_split(const Settings& settings, SplitConfig& split, const std::str
         if (!setting->is_list) sum += split.shares.at(part);
     }
     if (!split.lists.empty() && !split.shares.empty())
-        throw UsageError(base + ": give shares or lists of ids, not both.");
-    if (sum > 1 + 1e-9)
-        throw UsageError(fmt::format("{}: the shares add up to {:g}; at most 1 is possible.", base, sum));
+        throw UsageError("{}: give shares or lists of ids, not both.", base);
+    if (sum > 1 + 1e-9) throw UsageError("{}: the shares add up to {:g}; at most 1 is possible.", base, sum);
     if (!split.name.empty() && split.manifest.find('*') != std::string::npos)
         settings.refuse(base + ".name",
                         "names a split of data.split.manifest, which is a file a part: leave one of them out.");
@@ -61,8 +59,7 @@ void complete_split(const Settings& settings, SplitConfig& split, const std::str
 void check_files(const Settings& settings, const std::string& files, const std::string& key)
 {
     if (files.find('*') == std::string::npos)
-        throw UsageError(
-            fmt::format("{} is '{}'; it needs a * where the case's id stands.", settings.where(key), files));
+        throw UsageError("{} is '{}'; it needs a * where the case's id stands.", settings.where(key), files);
 }
 
 /// Checks several sets of cases and completes them from the common settings.
@@ -71,7 +68,7 @@ void complete_sets(const Settings& settings, DataConfig& data)
     for (auto& set : data.sets) {
         const auto base = "data.sets." + set.name;
         if (set.name.find_first_of(":/ ") != std::string::npos)
-            throw UsageError(base + ": the name of a set begins the ids of its cases; it must have no blank, / or :.");
+            throw UsageError("{}: the name of a set begins the ids of its cases; it must have no blank, / or :.", base);
         set.root = set.root.empty() ? data.root : data.root / set.root;
         if (set.files.empty()) set.files = data.files;
         check_files(settings, set.files, base + ".files");
@@ -81,15 +78,15 @@ void complete_sets(const Settings& settings, DataConfig& data)
         else if (settings.names_below(base + ".split").empty())
             set.split = data.split;
         else
-            throw UsageError(base +
-                             ".split and data.split exclude each other: data.split is of the cases of all sets.");
+            throw UsageError("{}.split and data.split exclude each other: data.split is of the cases of all sets.",
+                             base);
         if (!set.split.column.empty() && set.case_tables.empty())
-            throw UsageError(base + " is split by a column, and has no data.cases, the table that has it.");
+            throw UsageError("{} is split by a column, and has no data.cases, the table that has it.", base);
     }
     const auto without = std::ranges::find(data.sets, 0.0, &DataSetConfig::share);
     if (without != data.sets.end() && std::ranges::any_of(data.sets, [](const auto& one) { return one.share > 0; }))
-        throw UsageError("data.sets." + without->name +
-                         " has no share, and other sets have one. Give each a share, or none.");
+        throw UsageError("data.sets.{} has no share, and other sets have one. Give each a share, or none.",
+                         without->name);
     if (!data.sets.empty() && data.splits_all && !data.split.manifest.empty())
         settings.refuse("data.split.manifest",
                         "lies below one folder, and there are several data.sets: give each its own split.");
@@ -99,12 +96,12 @@ void complete_sets(const Settings& settings, DataConfig& data)
 void require_tables(const DataConfig& data, const std::string& key)
 {
     if (data.sets.empty() && data.case_tables.empty())
-        throw UsageError(key + " needs data.cases, the table that has the column.");
+        throw UsageError("{} needs data.cases, the table that has the column.", key);
     for (const auto& set : data.sets)
         if (set.case_tables.empty())
-            throw UsageError(fmt::format("{} needs data.sets.{}.cases, the table of this set that has the column, or "
-                                         "data.cases for all sets.",
-                                         key, set.name));
+            throw UsageError("{} needs data.sets.{}.cases, the table of this set that has the column, or "
+                             "data.cases for all sets.",
+                             key, set.name);
 }
 
 /// Checks the settings of the surface from which `sdf` is measured.
@@ -125,18 +122,18 @@ void check_wall(const Settings& settings, const DataConfig& data, bool is_body)
                                                     : "data.distances gives already: leave one of them out."));
     }
     if (is_body && !has_files && !has_patches) {
-        throw UsageError("the model " + settings.text("model.name") +
-                         " encodes the surface of the body, and there is none: name its files (data.wall=body_*.stl) "
-                         "or the blocks of the cases' own files "
-                         "that are it (data.wall_patches=[boundary/car]).");
+        throw UsageError(
+            "the model {} encodes the surface of the body, and there is none: name its files (data.wall=body_*.stl) "
+            "or the blocks of the cases' own files "
+            "that are it (data.wall_patches=[boundary/car]).",
+            settings.text("model.name"));
     }
     if (data.needs_wall() && !has_files && !has_patches) {
-        throw UsageError(
-            fmt::format("{} has {} to a surface, and there is none: name its files (data.wall=body_*.stl) or the "
-                        "blocks of the cases' own "
-                        "files that are it (data.wall_patches=[boundary/car]).",
-                        settings.where("data.inputs"),
-                        data.has_input("wall_direction") ? "wall_direction, which way" : "sdf, the distance"));
+        throw UsageError("{} has {} to a surface, and there is none: name its files (data.wall=body_*.stl) or the "
+                         "blocks of the cases' own "
+                         "files that are it (data.wall_patches=[boundary/car]).",
+                         settings.where("data.inputs"),
+                         data.has_input("wall_direction") ? "wall_direction, which way" : "sdf, the distance");
     }
 }
 
@@ -173,15 +170,13 @@ void complete_scaling(const Settings& settings, DataConfig& data)
     const std::vector<std::string> known{"U_inf", "rho", "p_inf", "T_inf", "L"};
     for (auto it = data.reference_columns.begin(); it != data.reference_columns.end();) {
         const auto& [name, entries] = *it;
-        if (std::ranges::find(known, name) == known.end()) {
-            throw UsageError(fmt::format("{} is no quantity that is used; known are {}.{}",
-                                         settings.where("data.reference." + name), fmt::join(known, ", "),
-                                         suggestion(name, known)));
+        if (!contains(known, name)) {
+            throw UsageError("{} is no quantity that is used; known are {}.{}",
+                             settings.where("data.reference." + name), fmt::join(known, ", "), suggestion(name, known));
         }
         if (entries.size() != 1 && !(name == "U_inf" && entries.size() == 3)) {
-            throw UsageError(fmt::format("{} has {} values; expected one{}", settings.where("data.reference." + name),
-                                         entries.size(),
-                                         name == "U_inf" ? ", or the three components of a vector." : "."));
+            throw UsageError("{} has {} values; expected one{}", settings.where("data.reference." + name),
+                             entries.size(), name == "U_inf" ? ", or the three components of a vector." : ".");
         }
         const bool is_said =
             std::ranges::all_of(entries, [](const auto& entry) { return number_in(entry).has_value(); });
@@ -217,8 +212,7 @@ void complete_forces(const Settings& settings, ForceSettings& forces)
 void check_places(const Settings& settings, const DataConfig& data)
 {
     if (data.frame.ground != "bounds" && !number_in(data.frame.ground))
-        throw UsageError(
-            fmt::format("{} is '{}'; expected a number.", settings.where("data.ground"), data.frame.ground));
+        throw UsageError("{} is '{}'; expected a number.", settings.where("data.ground"), data.frame.ground);
     if (data.has_input("height") && !(std::hypot(data.frame.up[0], data.frame.up[1], data.frame.up[2]) > 0)) {
         settings.refuse("data.forces.up",
                         "has no length, and height is measured along it. Give a direction, e.g. [0, 0, 1].");
@@ -228,8 +222,8 @@ void check_places(const Settings& settings, const DataConfig& data)
         std::getline(lengths, length, ',');
         length.erase(0, length.find_first_not_of(' '));
         if (const auto number = number_in(length); number && !(*number > 0))
-            throw UsageError(fmt::format("{} is '{}'; places are divided by it, so it must be above 0.",
-                                         settings.where("data.length"), data.frame.length));
+            throw UsageError("{} is '{}'; places are divided by it, so it must be above 0.",
+                             settings.where("data.length"), data.frame.length);
     }
     if (data.encoding.scales.empty())
         settings.refuse("data.encoding_scales", "is empty; expected numbers, e.g. [0.25, 1, 4].");
@@ -238,15 +232,14 @@ void check_places(const Settings& settings, const DataConfig& data)
 void check_fields(const DataConfig& data, const std::string& base)
 {
     for (const auto& field : data.fields) {
-        if (field.from.empty())
-            throw UsageError(base + "." + field.name + " must say which array it is: {from: NAME}.");
+        if (field.from.empty()) throw UsageError("{}.{} must say which array it is: {{from: NAME}}.", base, field.name);
         if (std::ranges::any_of(data.fields,
                                 [&](const auto& other) { return field.name == other.name + "_predicted"; }))
-            throw UsageError(base + "." + field.name +
-                             " has the name that predictions of another field have. Give it another.");
+            throw UsageError("{}.{} has the name that predictions of another field have. Give it another.", base,
+                             field.name);
     }
     if (data.fields.empty())
-        throw UsageError(base + " must name at least one field, e.g. {pressure: {from: pMean, kind: kinematic}}.");
+        throw UsageError("{} must name at least one field, e.g. {{pressure: {{from: pMean, kind: kinematic}}}}.", base);
 }
 
 /// @param key   the key of the inputs
@@ -254,8 +247,7 @@ void check_inputs(const Settings& settings, const DataConfig& data, const std::s
 {
     const std::set<std::string> different(data.inputs.begin(), data.inputs.end());
     if (data.inputs.empty() || data.inputs.front() != "points" || different.size() != data.inputs.size())
-        throw UsageError(
-            fmt::format("{} must begin with points and name each input once, e.g. {}.", settings.where(key), examples));
+        throw UsageError("{} must begin with points and name each input once, e.g. {}.", settings.where(key), examples);
 }
 
 void check_categories(const Settings& settings, const TrainingRunConfig& config)
@@ -344,9 +336,9 @@ std::optional<DataConfig> volume_config(const Settings& settings, const DataConf
     check_fields(volume, "data.volume.fields");
     for (const auto& field : volume.fields) {
         if (std::ranges::any_of(surface.fields, [&](const auto& other) { return other.name == field.name; }))
-            throw UsageError(
-                "data.volume.fields." + field.name +
-                " has the name of a field of the surface. Give it another, by which metrics and predictions call it.");
+            throw UsageError("data.volume.fields.{} has the name of a field of the surface. Give it another, by which "
+                             "metrics and predictions call it.",
+                             field.name);
     }
     check_inputs(settings, volume, "data.volume.inputs", "[points, sdf]");
     if (volume.sampling == SamplingKind::Areas) volume.sampling = SamplingKind::Uniform;  // volumes have no areas
@@ -368,7 +360,7 @@ void check_body_model(const TrainingRunConfig& config, const Settings& settings)
     const auto* model = entry.of_bodies();
     if (!model) return;
     const auto refuse = [&](const std::string& key, const std::string& why) {
-        throw UsageError(fmt::format("{}: {} {}", settings.where(key), entry.name, why));
+        throw UsageError("{}: {} {}", settings.where(key), entry.name, why);
     };
     const auto require_inputs = [&](const DataConfig& data, const char* key) {
         const auto expected = data.in_volume ? std::vector<std::string>{"points"} : model->inputs_on_surface;
@@ -406,8 +398,8 @@ nlohmann::json json_value(const Setting& setting)
 void require_exact(const TrainingRunConfig& config, const Settings& settings)
 {
     const auto refuse = [&](std::string_view path, const std::string& why) {
-        throw UsageError(fmt::format("{} is {}, which training.exact does not go with: {}.", settings.where(path),
-                                     settings.text(path), why));
+        throw UsageError("{} is {}, which training.exact does not go with: {}.", settings.where(path),
+                         settings.text(path), why);
     };
     if (config.training.memory == MemoryMode::Streamed)
         refuse("training.memory", "its fused blocks add tile by tile. Set stored or recomputed");
@@ -440,16 +432,16 @@ void complete_loss(const Settings& settings, TrainingRunConfig& config)
     auto& training = config.training;
     const auto& data = config.data;
     auto fields = data.fields;
-    if (config.volume) fields.insert(fields.end(), config.volume->fields.begin(), config.volume->fields.end());
+    if (config.volume) append(fields, config.volume->fields);
     const auto& kinds = training.losses;
     auto& weights = training.loss_weights;
     if (!settings.has("training.loss_weights")) weights.assign(kinds.size(), 1.0);
     if (kinds.empty() || weights.size() != kinds.size()) {
-        throw UsageError(fmt::format(
+        throw UsageError(
             "{}; expected one for each of training.loss, of which there are {}.",
             kinds.empty() ? settings.where("training.loss") + " is empty"
                           : fmt::format("{} has {} numbers", settings.where("training.loss_weights"), weights.size()),
-            kinds.size()));
+            kinds.size());
     }
     training.loss.terms.clear();
     double sum = 0;
@@ -473,8 +465,8 @@ void complete_loss(const Settings& settings, TrainingRunConfig& config)
         for (const auto& field : fields) names += (names.empty() ? "" : ", ") + field.name;
         const bool is_field = std::ranges::any_of(fields, [&](const auto& field) { return field.name == name; });
         if (!is_field)
-            throw UsageError(fmt::format("{} weighs a field that data.fields has not; it has {}.",
-                                         settings.where("training.field_weights." + name), names));
+            throw UsageError("{} weighs a field that data.fields has not; it has {}.",
+                             settings.where("training.field_weights." + name), names);
     }
     if (!(training.part_weights[0] + training.part_weights[1] > 0))
         settings.refuse("training.part_weights",
@@ -493,19 +485,18 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
     const auto& constants = config.data.constants;
     for (const bool sided : {false, true}) {
         for (const auto& name : sided ? augmentation.sided_constants : augmentation.free_stream) {
-            if (std::ranges::find(constants, name) != constants.end()) continue;
-            throw UsageError(
-                fmt::format("{} names '{}', which is none of data.constants, the columns that the model is told.",
-                            settings.where(path + (sided ? "sided_constants" : "free_stream")), name));
+            if (contains(constants, name)) continue;
+            throw UsageError("{} names '{}', which is none of data.constants, the columns that the model is told.",
+                             settings.where(path + (sided ? "sided_constants" : "free_stream")), name);
         }
     }
     const auto& stream = augmentation.free_stream;
     for (const auto& name : augmentation.sided_constants) {
         const bool is_twice = std::ranges::count(augmentation.sided_constants, name) > 1;
-        if (!is_twice && std::ranges::find(stream, name) == stream.end()) continue;
-        throw UsageError(fmt::format("{} names '{}' {}, and it would be turned twice. Name it once.",
-                                     settings.where(path + "sided_constants"), name,
-                                     is_twice ? "twice" : "as training.augment.free_stream does"));
+        if (!is_twice && !contains(stream, name)) continue;
+        throw UsageError("{} names '{}' {}, and it would be turned twice. Name it once.",
+                         settings.where(path + "sided_constants"), name,
+                         is_twice ? "twice" : "as training.augment.free_stream does");
     }
     const auto& up = config.data.frame.up;
     if (augmentation.rotation > 0 && !(std::hypot(up[0], up[1], up[2]) > 0))
@@ -540,11 +531,10 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
         const bool has_height =
             config.data.has_input("height") || (config.volume && config.volume->has_input("height"));
         if (has_height || config.training.coefficient_weights[1] > 0)
-            throw UsageError(
-                fmt::format("{} turns cases upside down (data.forces.up), and {} would stay as it was. Mirror along "
-                            "another axis, or leave one of the two out.",
-                            settings.where(path + "mirror"),
-                            has_height ? "the height of data.inputs" : "the lift of training.coefficient_weights"));
+            throw UsageError("{} turns cases upside down (data.forces.up), and {} would stay as it was. Mirror along "
+                             "another axis, or leave one of the two out.",
+                             settings.where(path + "mirror"),
+                             has_height ? "the height of data.inputs" : "the lift of training.coefficient_weights");
     }
 }
 
@@ -553,7 +543,7 @@ void check_update(const Settings& settings, const TrainingConfig& training)
     for (const auto& group : training.parameter_groups) {
         const auto path = "training.optimizer.groups." + group.name;
         if (group.match.empty())
-            throw UsageError(path + ".match must say which parameters the group has, e.g. [blocks.0.*, '*.bias'].");
+            throw UsageError("{}.match must say which parameters the group has, e.g. [blocks.0.*, '*.bias'].", path);
         if (group.learning_rate && training.learning_rate == 0)
             settings.refuse(path + ".lr", "needs a training.optimizer.lr above 0, whose schedule it follows.");
     }
@@ -606,13 +596,13 @@ Settings read_training_settings(const std::filesystem::path& file, std::span<con
 
 bool DataConfig::has_input(std::string_view input) const
 {
-    return std::ranges::find(inputs, input) != inputs.end();
+    return contains(inputs, input);
 }
 
 std::vector<std::string> DataConfig::told_arrays() const
 {
     auto names = categories.names;
-    names.insert(names.end(), arrays.begin(), arrays.end());
+    append(names, arrays);
     return names;
 }
 
@@ -749,9 +739,9 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
                        .volume_out_dim = volume_out_dim};
     auto arguments = entry.arguments_for(widths);
     if (widths.has_time && !takes_time(entry)) {
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "data.time is '{}', but {} is told no time: leave it out, or name the column among data.constants.",
-            data.time, entry.name));
+            data.time, entry.name);
     }
     ++widths.out_dim;
     if (widths.volume_out_dim > 0) ++widths.volume_out_dim;
@@ -761,11 +751,11 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
         const bool is_known = width != arguments.end() && (out_dim || *width == for_more_fields[name]);
         if (is_known && *width != value) {
             const auto time = widths.has_time ? "'" + data.time + "'" : "not given";
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "model.{} is {}, but data.inputs has {} channels{}, data.constants {}, data.time is {}{}. It follows "
                 "from them: leave it out.",
                 name, value.dump(), widths.embedding_dim, data.encoding.num_channels() > 0 ? " with data.encoding" : "",
-                widths.num_constants, time, out_dim ? fmt::format(", and the fields have {} channels", *out_dim) : ""));
+                widths.num_constants, time, out_dim ? fmt::format(", and the fields have {} channels", *out_dim) : "");
         }
         arguments[name] = value;
     }
@@ -790,28 +780,28 @@ TrainingRunConfig training_config(const Settings& settings)
     config.model.name = settings.text("model.name");
     if (config.run_id.empty() || config.run_id == "." || config.run_id == ".." ||
         config.run_id.find('/') != std::string::npos) {
-        throw UsageError(fmt::format("{} is '{}'; expected a name for a folder of the run's own, without slashes.",
-                                     settings.where("run_id"), config.run_id));
+        throw UsageError("{} is '{}'; expected a name for a folder of the run's own, without slashes.",
+                         settings.where("run_id"), config.run_id);
     }
     const auto& name = config.model.name;
     const bool has_both = !settings.names_below("data.volume").empty();
     const auto* body_model = find_model(name).of_bodies();
     if (has_both && !body_model) {
-        throw UsageError(fmt::format("{}: {} takes the points of a surface or of a volume, not both. Leave one out, or "
-                                     "set model.name to one that takes both, e.g. domino.",
-                                     settings.where("data.volume.files"), name));
+        throw UsageError("{}: {} takes the points of a surface or of a volume, not both. Leave one out, or "
+                         "set model.name to one that takes both, e.g. domino.",
+                         settings.where("data.volume.files"), name);
     }
     if (!has_both && body_model && body_model->needs_both_parts) {
-        throw UsageError(fmt::format("{}: {} takes cases with surface and volume. Set data.surface, and "
-                                     "data.volume.files and data.volume.fields for the volume.",
-                                     settings.where("model.name"), name));
+        throw UsageError("{}: {} takes cases with surface and volume. Set data.surface, and "
+                         "data.volume.files and data.volume.fields for the volume.",
+                         settings.where("model.name"), name);
     }
     complete_data(settings, config);
     config.volume = volume_config(settings, config.data);
     if (config.volume && !config.data.sets.empty())
         throw UsageError(
-            settings.where("data.volume.files") +
-            ": cases of several data.sets have one part, a surface or a volume. Leave one of the two out.");
+            "{}: cases of several data.sets have one part, a surface or a volume. Leave one of the two out.",
+            settings.where("data.volume.files"));
     if (config.volume && settings.has("training.coefficient_weights"))
         settings.refuse("training.coefficient_weights",
                         "gives a model of one part a head, and data.volume.files is set. Leave one of the two out.");
@@ -822,9 +812,10 @@ TrainingRunConfig training_config(const Settings& settings)
     }
     require_matching_model(settings, config.model, config.data);
     if (const auto* model = find_model(name).of_points(); config.data.num_sampled > 0 && model && model->has_edges) {
-        throw UsageError(settings.where("data.sampling_resolution") + ": " + find_model(name).class_name +
-                         "'s messages go along edges, which have another length between some of the points. Set 0, or "
-                         "take a model without edges.");
+        throw UsageError(
+            "{}: {}'s messages go along edges, which have another length between some of the points. Set 0, or "
+            "take a model without edges.",
+            settings.where("data.sampling_resolution"), find_model(name).class_name);
     }
     try {
         if (config.data.is_grid)
@@ -879,27 +870,27 @@ std::array<std::int64_t, 2> mesh_shape(const TrainingRunConfig& config, std::int
     if (domain == 0) domain = std::max<std::int64_t>(1, num_ranks / std::max<std::int64_t>(1, data));
     if (data == 0) data = std::max<std::int64_t>(1, num_ranks / domain);
     if (data * domain != num_ranks) {
-        throw UsageError(fmt::format("parallel: {} data groups of {} domain ranks make {} ranks, and there are {}. "
-                                     "Start as many, or change parallel.data and parallel.domain.",
-                                     data, domain, data * domain, num_ranks));
+        throw UsageError("parallel: {} data groups of {} domain ranks make {} ranks, and there are {}. "
+                         "Start as many, or change parallel.data and parallel.domain.",
+                         data, domain, data * domain, num_ranks);
     }
     if (config.training.exact && data > 2)
-        throw UsageError(fmt::format("training.exact does not go with {} data groups, whose gradients are averaged in "
-                                     "an order that depends on the ranks. Set parallel.data to 1 or 2.",
-                                     data));
+        throw UsageError("training.exact does not go with {} data groups, whose gradients are averaged in "
+                         "an order that depends on the ranks. Set parallel.data to 1 or 2.",
+                         data);
     if (config.shard_parameters && data > 1 && config.training.unroll.num_steps > 1) {
-        throw UsageError(fmt::format(
+        throw UsageError(
             "parallel.parameters=sharded does not go with training.unroll={} in {} data groups: near the end of a run "
             "one group unrolls fewer steps than another, and all gather the parameters for each. Set "
             "parallel.parameters=replicated, parallel.data=1 or training.unroll=1.",
-            config.training.unroll.num_steps, data));
+            config.training.unroll.num_steps, data);
     }
     if (config.shard_parameters && data > 1 && config.model.name == "abupt") {
-        throw UsageError(fmt::format(
+        throw UsageError(
             "parallel.parameters=sharded does not go with abupt in {} data groups: all gather a block's parameters "
             "together, and a case with more points goes through the blocks more often. Set "
             "parallel.parameters=replicated or parallel.data=1.",
-            data));
+            data);
     }
     return {data, domain};
 }

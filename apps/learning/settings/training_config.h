@@ -11,8 +11,8 @@
 #include "models/layers/memory_mode.h"
 #include "models/layers/precision.h"
 #include "models/registry/registry.h"
+#include "partition/lists.h"
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -423,7 +423,7 @@ struct TrainingConfig {
 
     bool has_coefficients() const { return coefficient_weights[0] > 0 || coefficient_weights[1] > 0; }
     /// Whether points are weighted by a measure. @param measure   `areas` or `volumes`
-    bool weighs(const char* measure) const { return std::ranges::find(point_weights, measure) != point_weights.end(); }
+    bool weighs(const char* measure) const { return contains(point_weights, measure); }
 
     void add_keys(SettingTable& keys)
     {

@@ -73,7 +73,7 @@ void TrainingLog::record(const nlohmann::ordered_json& line)
     // Opened late, so that a run that failed early leaves no file.
     if (!file_.is_open()) file_.open(path_, std::ios::app);
     file_ << line.dump() << std::endl;
-    if (!file_) throw IoError(path_.string() + " cannot be written. Is the disk full?");
+    if (!file_) throw IoError("{} cannot be written. Is the disk full?", path_.string());
     if (events_folder_.empty() || !(line.contains("step") || line.contains("epoch"))) return;
     std::vector<std::pair<std::string, double>> scalars;
     add_scalars(line, line.value("phase", ""), scalars);

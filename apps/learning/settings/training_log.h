@@ -3,6 +3,7 @@
 
 #include "apps/learning/settings/event_file.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace meshard {
 
@@ -37,6 +39,11 @@ public:
 
     /// Prints a line that stays.
     void say(const std::string& text);
+    template <class First, class... Others>
+    void say(fmt::format_string<First, Others...> text, First&& first, Others&&... others)
+    {
+        say(fmt::format(text, std::forward<First>(first), std::forward<Others>(others)...));
+    }
 
 private:
     std::filesystem::path path_;

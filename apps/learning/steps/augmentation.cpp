@@ -168,14 +168,13 @@ void require_turnable(const DataConfig& data, std::span<const std::int64_t> chan
         if (is_known && channels[f] == expected) continue;
         const auto what = fmt::format("the field '{}' has {} component(s)", field.name, channels[f]);
         if (is_known) {
-            throw InvalidInput(
-                fmt::format("training.augment: {}, and its kind is {}, which has {}: how it turns is not known.", what,
-                            field.kind, expected));
+            throw InvalidInput("training.augment: {}, and its kind is {}, which has {}: how it turns is not known.",
+                               what, field.kind, expected);
         }
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "training.augment: {} and no kind: whether they turn with the scene is not known. Set data.fields.{}.kind "
             "to velocity, stress, vector, axial or tensor, or to scalar if they do not.",
-            what, field.name));
+            what, field.name);
     }
 }
 
@@ -185,11 +184,11 @@ void require_whole_body(const std::string& case_id, const std::array<double, 6>&
     const auto low = bounds[2 * axis], high = bounds[2 * axis + 1], reach = kTouches * (high - low);
     if (low < -reach && high > reach) return;
     const auto name = static_cast<char>('x' + axis);
-    throw InvalidInput(fmt::format(
+    throw InvalidInput(
         "training.augment.mirror is {0}, and case {1} lies on one side of the plane {0} = 0, from {2:f} to {3:f}: "
         "half a body, whose mirror image no prediction ever sees. Leave mirror out, or, if it is a whole one, set "
         "training.augment.half_bodies=mirrored.",
-        name, case_id, low, high));
+        name, case_id, low, high);
 }
 
 }  // namespace meshard

@@ -2,6 +2,7 @@
 #include "apps/learning/steps/case_order.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <numeric>
 
 namespace meshard {
 
@@ -21,8 +21,7 @@ constexpr std::uint64_t kEpochStride = 0x9E3779B97F4A7C15, kSetStride = 0xC2B2AE
 std::vector<std::int64_t> in_order(std::int64_t n, bool is_shuffled, std::uint64_t seed)
 {
     if (is_shuffled) return shuffled_order(n, seed);
-    std::vector<std::int64_t> order(n);
-    std::iota(order.begin(), order.end(), 0);
+    auto order = numbers_from<std::int64_t>(0, n);
     return order;
 }
 
@@ -78,8 +77,9 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
     const auto shares = shares_of(sets, cases);
     if (!shares.empty()) {
         if (!file_.empty())
-            throw InvalidInput("training.order_file " + file_ +
-                               " says the order of the cases, and data.sets have shares: leave one of them out.");
+            throw InvalidInput(
+                "training.order_file {} says the order of the cases, and data.sets have shares: leave one of them out.",
+                file_);
         const auto quotas = quotas_of(shares, num_cases_);
         for (std::size_t s = 0; s < sets.size(); ++s) {
             Set set{{}, quotas[s]};
@@ -91,29 +91,29 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
     }
     if (file_.empty()) return;
     std::ifstream stream(file_);
-    if (!stream) throw IoError("training.order_file " + file_ + " cannot be read.");
+    if (!stream) throw IoError("training.order_file {} cannot be read.", file_);
     std::int64_t number = 0;
     for (std::string text; std::getline(stream, text);) {
         ++number;
         if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
         const auto line = nlohmann::json::parse(text, nullptr, false);
         const auto where = fmt::format("training.order_file {}, line {}", file_, number);
-        if (line.is_discarded()) throw IoError(where + " is no JSON.");
+        if (line.is_discarded()) throw IoError("{} is no JSON.", where);
         if (!line.contains("order") || !line.contains("epoch")) continue;
         if (line["epoch"] != std::ssize(epochs_) + 1)
-            throw InvalidInput(where + ": epoch " + line["epoch"].dump() + " is out of turn.");
+            throw InvalidInput("{}: epoch {} is out of turn.", where, line["epoch"].dump());
         std::vector<std::int64_t> order;
         std::vector<bool> is_taken(cases.size(), false);
         for (const auto& id : line["order"]) {
             const auto found = std::ranges::find_if(cases, [&](const auto& source) { return id == source.id; });
             const auto i = found - cases.begin();
             if (found == cases.end() || is_taken[i])
-                throw InvalidInput(where + ": case " + id.dump() + " is no training case, or stands there twice.");
+                throw InvalidInput("{}: case {} is no training case, or stands there twice.", where, id.dump());
             is_taken[i] = true;
             order.push_back(i);
         }
         if (order.size() != cases.size()) {
-            throw InvalidInput(fmt::format("{} orders {} cases, and {} train.", where, order.size(), cases.size()));
+            throw InvalidInput("{} orders {} cases, and {} train.", where, order.size(), cases.size());
         }
         epochs_.push_back(std::move(order));
     }
@@ -163,8 +163,8 @@ std::vector<std::int64_t> CaseOrder::times_of_epoch(std::int64_t epoch) const
 void CaseOrder::require_epoch(std::int64_t epoch) const
 {
     if (file_.empty() || epoch <= std::ssize(epochs_)) return;
-    throw InvalidInput(fmt::format("training.order_file {} ends after epoch {}; epoch {} has no order.", file_,
-                                   epochs_.size(), epoch));
+    throw InvalidInput("training.order_file {} ends after epoch {}; epoch {} has no order.", file_, epochs_.size(),
+                       epoch);
 }
 
 std::vector<std::int64_t> CaseOrder::of_epoch(std::int64_t epoch) const

@@ -28,8 +28,7 @@ CaseSet::CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored
     for (std::int64_t i = 0; i < size(); ++i) {
         const auto& first = like ? *like : *this;
         if (stored_[i].channels == first.channels()) continue;
-        throw InvalidInput("case " + id(i) + ": a field has another number of components than in case " + first.id(0) +
-                           ".");
+        throw InvalidInput("case {}: a field has another number of components than in case {}.", id(i), first.id(0));
     }
 }
 

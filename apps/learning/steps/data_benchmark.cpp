@@ -28,8 +28,7 @@ class OpenFile {
 public:
     explicit OpenFile(const std::filesystem::path& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC))
     {
-        if (descriptor_ < 0)
-            throw IoError("bench data: " + path.string() + " cannot be opened: " + std::strerror(errno) + ".");
+        if (descriptor_ < 0) throw IoError("bench data: {} cannot be opened: {}.", path.string(), std::strerror(errno));
     }
     ~OpenFile() { ::close(descriptor_); }
     OpenFile(const OpenFile&) = delete;
@@ -71,8 +70,7 @@ DataRates measure_data(const RunCases& cases, const TrainingRunConfig& config, c
         all.barrier();
         const auto begin = std::chrono::steady_clock::now();
         work();
-        auto seconds =
-            at::full({1}, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), at::kDouble);
+        auto seconds = at::full({1}, seconds_since(begin), at::kDouble);
         all.all_reduce(seconds, Reduction::Max);
         return seconds.item<double>();
     };

@@ -8,8 +8,6 @@
 #include "apps/learning/grids/grid_store.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -141,15 +139,15 @@ void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& devic
     // Ranks differ in memory, and all must do the same: those that read in turn tell each other how long they waited.
     const bool fits_on_device = all.all_agree(bytes <= on_device), fits_in_host = all.all_agree(bytes <= in_host);
     if (!fits_on_device && !fits_in_host) {
-        log.say(fmt::format("the cases take {:.3g} GB a rank, and {:.3g} may stay in memory (data.memory): each is "
-                            "read when it is its turn",
-                            static_cast<double>(bytes) * 1e-9, static_cast<double>(in_host) * 1e-9));
+        log.say("the cases take {:.3g} GB a rank, and {:.3g} may stay in memory (data.memory): each is "
+                "read when it is its turn",
+                static_cast<double>(bytes) * 1e-9, static_cast<double>(in_host) * 1e-9);
         return;
     }
     for (auto* set : {&cases.train, &cases.val, &cases.test}) set->keep(fits_on_device);
     if (device.is_cpu() || fits_on_device) return;
-    log.say(fmt::format("the cases take {:.3g} GB a rank, and each is copied to the device for its step",
-                        static_cast<double>(bytes) * 1e-9));
+    log.say("the cases take {:.3g} GB a rank, and each is copied to the device for its step",
+            static_cast<double>(bytes) * 1e-9);
 }
 
 ChannelStatistics target_statistics(const CaseSet& train, bool exact,

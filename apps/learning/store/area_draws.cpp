@@ -3,8 +3,7 @@
 
 #include "io/bytes/content_hash.h"
 #include "partition/error.h"
-
-#include <fmt/core.h>
+#include "partition/lists.h"
 
 #include <algorithm>
 #include <cmath>
@@ -109,8 +108,7 @@ private:
     /// Looks at all rows: takes those whose chance would be above 1 first, then the others at equal distances.
     std::vector<std::int64_t> met_in_all(std::int64_t count, double uniform) const
     {
-        std::vector<std::int64_t> by_size(size_);
-        std::iota(by_size.begin(), by_size.end(), std::int64_t{0});
+        auto by_size = numbers_from<std::int64_t>(0, size_);
         const auto measure = [&](std::int64_t row) { return static_cast<double>(measures_[row]); };
         std::ranges::stable_sort(by_size, [&](auto a, auto b) { return measure(a) > measure(b); });
         double sum = 0;
@@ -193,9 +191,9 @@ DrawnRows drawn_by_measure(const StoredOrder& order, std::span<const BlockMeasur
     std::int64_t num_positive = 0;
     for (const auto& block : blocks) num_positive += block.num_positive;
     if (num_positive < count) {
-        throw InvalidInput(fmt::format("case {}: {} points have an area, and data.sampling_resolution is {}. Lower it, "
-                                       "or set data.sampling=uniform.",
-                                       case_id, num_positive, count));
+        throw InvalidInput("case {}: {} points have an area, and data.sampling_resolution is {}. Lower it, "
+                           "or set data.sampling=uniform.",
+                           case_id, num_positive, count);
     }
     const auto key = mixed_numbers(xxh64_of_text(case_id), seed, epoch);
     const auto quotas = quotas_of(blocks, count, uniform_of(mixed_numbers(key, kQuotasOfBlocks)));
@@ -209,7 +207,7 @@ DrawnRows drawn_by_measure(const StoredOrder& order, std::span<const BlockMeasur
         const auto offsets = draw.rows(quota, uniform_of(mixed_numbers(key, kStartInBlock, b)));
         add_ranges(offsets, first, drawn.ranges);
         const auto rows = order.ids_of(b, offsets);
-        drawn.ids.insert(drawn.ids.end(), rows.begin(), rows.end());
+        append(drawn.ids, rows);
     }
     std::ranges::sort(drawn.ids);
     return drawn;

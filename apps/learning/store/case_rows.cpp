@@ -47,9 +47,9 @@ RowFile open_part(const StoredCase& stored, std::int32_t part)
     if (file.rows().num_rows() != stored.parts[part].num_rows ||
         file.rows().num_columns != stored.num_inputs + stored.num_targets() ||
         std::ssize(file.rows().block_begins) != StoredOrder(stored.num_rows, stored.case_id).num_blocks() + 1) {
-        throw IoError(
-            "store: " + (stored.folder / stored.parts[part].file).string() +
-            " has other rows than case.json beside it says. Remove their folder: it is made again from the case.");
+        throw IoError("store: {} has other rows than case.json beside it says. Remove their folder: it is made again "
+                      "from the case.",
+                      (stored.folder / stored.parts[part].file).string());
     }
     return file;
 }
@@ -221,8 +221,8 @@ CaseRows read_all_rows(const StoredCase& stored, const std::vector<RowFile>& fil
         }
     }
     if (ids.count() != num_rows)
-        throw IoError("store: " + stored.folder.string() +
-                      " has rows twice. Remove the folder: it is made again from the case.");
+        throw IoError("store: {} has rows twice. Remove the folder: it is made again from the case.",
+                      stored.folder.string());
     RowCopy copy(stored, num_rows, in_locked_memory);
     for (const auto& file : files) {
         const auto& stored_rows = file.rows();

@@ -79,7 +79,7 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
 {
     const auto path = folder / "case.json";
     std::ifstream file(path, std::ios::binary);
-    if (!file) throw IoError("store: " + path.string() + " cannot be read.");
+    if (!file) throw IoError("store: {} cannot be read.", path.string());
     try {
         const auto json = nlohmann::json::parse(file);
         require_version(json, kStoreVersion, "store: " + path.string() + ", a stored case,");
@@ -87,7 +87,7 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
         stored.folder = folder;
         stored.case_id = json.at("case");
         stored.key = key;
-        if (json.at("key") != key) throw IoError("store: " + path.string() + " belongs to another case.");
+        if (json.at("key") != key) throw IoError("store: {} belongs to another case.", path.string());
         stored.num_rows = json.at("rows");
         stored.num_inputs = json.at("inputs");
         stored.channels = json.at("channels").get<std::vector<std::int64_t>>();
@@ -114,8 +114,8 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
             stored.page_hashes = std::make_shared<const PageHashes>(folder / kPageHashes, num_pages);
         return stored;
     } catch (const nlohmann::json::exception& error) {
-        throw IoError(fmt::format("store: {} is damaged: {}. Remove its folder: it is made again from the case.",
-                                  path.string(), error.what()));
+        throw IoError("store: {} is damaged: {}. Remove its folder: it is made again from the case.", path.string(),
+                      error.what());
     }
 }
 
@@ -214,7 +214,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
     const auto& data = store.data;
     const auto manifest = read_manifest(shards);
     if (data.on_cells && manifest.num_cells == 0)
-        throw InvalidInput(where + " is a point cloud. Set data.association=point.");
+        throw InvalidInput("{} is a point cloud. Set data.association=point.", where);
     const auto channels = field_channels(manifest, shards, data, where);
     const auto frame = case_frame(data.frame, frame_bounds(manifest), source);
     const auto num_rows = data.on_cells ? manifest.num_cells : manifest.num_points;
@@ -312,9 +312,8 @@ bool try_store_case(const CaseStore& store, const CaseSource& source, const std:
         why = why_not_writable(folder);
     }
     if (!why.empty())
-        throw IoError(
-            fmt::format("case {} is not stored in {}, and the folder cannot be written: {}. Set data.store to another.",
-                        source.id, folder.string(), why));
+        throw IoError("case {} is not stored in {}, and the folder cannot be written: {}. Set data.store to another.",
+                      source.id, folder.string(), why);
     const auto dir = folder_in(folder, source, key);
     return try_keep_folder(
         dir, [&] { return is_complete(dir, key); },
@@ -341,13 +340,13 @@ StoredCase store_case(const CaseStore& store, const CaseSource& source, const st
 MeasureFile::MeasureFile(const StoredCase& stored) : stored_(stored)
 {
     if (stored.measures.blocks.empty())
-        throw InvalidInput("case " + stored.case_id + ": its rows have neither areas nor volumes.");
+        throw InvalidInput("case {}: its rows have neither areas nor volumes.", stored.case_id);
     const auto path = path_of(stored);
     file_ = MappedFile::open(path, "store");
     if (std::ssize(file_->bytes()) != stored.num_measure_bytes()) {
-        throw IoError(fmt::format("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is "
-                                  "made again from the case.",
-                                  path.string(), file_->bytes().size(), stored.num_measure_bytes()));
+        throw IoError("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is "
+                      "made again from the case.",
+                      path.string(), file_->bytes().size(), stored.num_measure_bytes());
     }
 }
 
@@ -357,9 +356,10 @@ std::span<const float> MeasureFile::values() const
     if (stored_.page_hashes)
         stored_.page_hashes->compare(*file_, stored_.measures.first_page, file_->bytes(), path);
     else if (hash_text(xxh64(file_->bytes())) != stored_.measures.hash)
-        throw IoError("store: " + path.string() +
-                      " is damaged: its bytes are not those that were written. Remove its folder: it is made again "
-                      "from the case.");
+        throw IoError(
+            "store: {} is damaged: its bytes are not those that were written. Remove its folder: it is made again "
+            "from the case.",
+            path.string());
     return {reinterpret_cast<const float*>(file_->bytes().data()), static_cast<std::size_t>(stored_.num_rows)};
 }
 

@@ -5,8 +5,6 @@
 #include "io/bytes/content_hash.h"
 #include "partition/error.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <string>
 
@@ -38,10 +36,10 @@ PageHashes::PageHashes(const std::filesystem::path& path, std::int64_t num_pages
     : file_(MappedFile::open(path, "store")), compared_(static_cast<std::size_t>(num_pages / 64 + 1))
 {
     if (std::ssize(file_->bytes()) != num_pages * static_cast<std::int64_t>(sizeof(std::uint64_t)))
-        throw IoError(fmt::format("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is "
-                                  "made again from the case.",
-                                  path.string(), file_->bytes().size(),
-                                  num_pages * static_cast<std::int64_t>(sizeof(std::uint64_t))));
+        throw IoError("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is "
+                      "made again from the case.",
+                      path.string(), file_->bytes().size(),
+                      num_pages * static_cast<std::int64_t>(sizeof(std::uint64_t)));
     hashes_ = {reinterpret_cast<const std::uint64_t*>(file_->bytes().data()), static_cast<std::size_t>(num_pages)};
 }
 
@@ -49,9 +47,9 @@ void PageHashes::compare_page(const MappedFile& file, std::int64_t page, std::si
                               const std::filesystem::path& path) const
 {
     if (at >= hashes_.size() || xxh64(page_of(file, page)) != hashes_[at])
-        throw IoError(fmt::format("store: {} is damaged: what it has from byte {} on is not what was written. Remove "
-                                  "its folder: it is made again from the case.",
-                                  path.string(), page * kPage));
+        throw IoError("store: {} is damaged: what it has from byte {} on is not what was written. Remove "
+                      "its folder: it is made again from the case.",
+                      path.string(), page * kPage);
     compared_[at / 64].fetch_or(std::uint64_t{1} << (at % 64), std::memory_order_relaxed);
 }
 

@@ -3,11 +3,9 @@
 
 #include "io/bytes/content_hash.h"
 #include "partition/error.h"
-
-#include <fmt/core.h>
+#include "partition/lists.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 
 namespace meshard {
@@ -107,10 +105,10 @@ std::vector<std::int64_t> StoredOrder::ids_of(std::int64_t block, std::span<cons
 std::vector<PlaceRange> StoredOrder::drawn_ranges(std::int64_t count, std::int64_t seed, std::int64_t epoch) const
 {
     if (num_blocks_ > 1 && count < kLeastOfBlock * num_blocks_) {
-        throw InvalidInput(fmt::format("data.sampling is blocks, and data.sampling_resolution {}: a case of {} points "
-                                       "has {} blocks, of which each gives at least {}. "
-                                       "Raise it, or set data.sampling=uniform.",
-                                       count, num_rows_, num_blocks_, kLeastOfBlock));
+        throw InvalidInput("data.sampling is blocks, and data.sampling_resolution {}: a case of {} points "
+                           "has {} blocks, of which each gives at least {}. "
+                           "Raise it, or set data.sampling=uniform.",
+                           count, num_rows_, num_blocks_, kLeastOfBlock);
     }
     const auto draws_an_order = num_rows_ / count, order = (epoch - 1) / draws_an_order,
                draw = (epoch - 1) % draws_an_order;
@@ -141,10 +139,9 @@ std::vector<std::int64_t> StoredOrder::drawn_ids(std::int64_t count, std::int64_
     std::vector<std::int64_t> ids;
     for (const auto& range : drawn_ranges(count, seed, epoch)) {
         const auto block = block_of(range.first);
-        std::vector<std::int64_t> places(range.count);
-        std::iota(places.begin(), places.end(), range.first - begin_of(block));
+        auto places = numbers_from<std::int64_t>(range.first - begin_of(block), range.count);
         const auto drawn = ids_of(block, places);
-        ids.insert(ids.end(), drawn.begin(), drawn.end());
+        append(ids, drawn);
     }
     std::ranges::sort(ids);
     return ids;

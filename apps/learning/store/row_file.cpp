@@ -48,8 +48,7 @@ std::int64_t write_row_file(const std::filesystem::path& path, const StoredRows&
     for (std::size_t i = 0; i < sections.size(); ++i)
         head[kSections[i]] = {{"at", places[i]}, {"hash", hash_text(xxh64(sections[i]))}};
     auto text = std::string(kBegin) + head.dump() + "\n";
-    if (text.size() > kPage)
-        throw Error(fmt::format("write_row_file: the head of {} has {} bytes.", path.string(), text.size()));
+    if (text.size() > kPage) throw Error("write_row_file: the head of {} has {} bytes.", path.string(), text.size());
 
     AtomicFile file(path);
     file.write(text);
@@ -99,7 +98,7 @@ RowFile::RowFile(const std::filesystem::path& path, std::string_view key, FilePa
         throw refuse("is damaged: its head cannot be read");
     }
     if (text.size() != places[3])
-        throw refuse(fmt::format("is damaged: it has {} bytes, and should have {}", text.size(), places[3]));
+        throw refuse("is damaged: it has {} bytes, and should have {}", text.size(), places[3]);
     const auto* bytes = file_->bytes().data();
     rows_.ids = {reinterpret_cast<const std::int64_t*>(bytes + places[0]), num_rows};
     rows_.order = {reinterpret_cast<const std::int32_t*>(bytes + places[1]), num_rows};
@@ -113,9 +112,9 @@ void RowFile::verify() const
     const auto sections = sections_of(rows_);
     for (std::size_t i = 0; i < sections.size(); ++i) {
         if (hash_text(xxh64(sections[i])) == hashes_[i]) continue;
-        throw IoError(fmt::format("store: {} is damaged: its {} are not those that were written. Remove its folder: it "
-                                  "is made again from the case.",
-                                  path_.string(), kSections[i]));
+        throw IoError("store: {} is damaged: its {} are not those that were written. Remove its folder: it "
+                      "is made again from the case.",
+                      path_.string(), kSections[i]);
     }
 }
 

@@ -4,8 +4,6 @@
 #include "io/bytes/interruption.h"
 #include "partition/error.h"
 
-#include <fmt/core.h>
-
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -31,7 +29,7 @@ void tell_child(int)
 int run_child_program(std::span<const std::string> words, const std::filesystem::path& log)
 {
     const int file = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (file < 0) throw IoError(fmt::format("{} cannot be written: {}.", log.string(), std::strerror(errno)));
+    if (file < 0) throw IoError("{} cannot be written: {}.", log.string(), std::strerror(errno));
     std::vector<char*> argv{const_cast<char*>("meshard")};
     for (const auto& word : words) argv.push_back(const_cast<char*>(word.c_str()));
     argv.push_back(nullptr);
@@ -60,7 +58,7 @@ int run_child_program(std::span<const std::string> words, const std::filesystem:
         handle_interruption(tell_child);
     }
     sigprocmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0) throw Error(fmt::format("a run cannot be started: {}.", std::strerror(errno)));
+    if (pid < 0) throw Error("a run cannot be started: {}.", std::strerror(errno));
     int status = 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }

@@ -4,13 +4,14 @@
 #include "apps/console/text_table.h"
 #include "apps/learning/evaluation/field_metrics.h"
 #include "apps/learning/evaluation/rolled_out_run.h"
+#include "apps/learning/settings/settings.h"
+#include "io/bytes/comma_separated.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string_view>
@@ -124,39 +125,19 @@ std::string with_spread(const std::vector<double>& values)
     return fmt::format("{:.4g}", found.mean) + (found.spread ? fmt::format(" ± {:.2g}", *found.spread) : "");
 }
 
-/// Splits a line of a CSV table that this program wrote, in which quotes within a text are doubled.
-std::vector<std::string> csv_entries(const std::string& line)
-{
-    std::vector<std::string> entries(1);
-    bool is_quoted = false;
-    for (const char c : line) {
-        if (c == '"') {
-            is_quoted = !is_quoted;
-            if (is_quoted && !entries.back().empty()) entries.back() += c;  // the second of two quotes
-        } else if (c == ',' && !is_quoted) {
-            entries.emplace_back();
-        } else {
-            entries.back() += c;
-        }
-    }
-    return entries;
-}
-
 std::vector<HeldOutCase> cases_in(const std::filesystem::path& table)
 {
     std::ifstream stream(table);
     std::string line;
     std::getline(stream, line);
-    const auto columns = csv_entries(line);
+    const auto columns = comma_separated(line, table.string());
     std::vector<HeldOutCase> cases;
     while (std::getline(stream, line)) {
-        const auto entries = csv_entries(line);
+        const auto entries = comma_separated(line, table.string());
+        if (entries.empty()) continue;
         const auto number = [&](const std::string& column) -> std::optional<double> {
             const auto at = static_cast<std::size_t>(std::ranges::find(columns, column) - columns.begin());
-            if (at >= columns.size() || at >= entries.size()) return std::nullopt;
-            char* end = nullptr;
-            const double value = std::strtod(entries[at].c_str(), &end);
-            return end != entries[at].c_str() && std::isfinite(value) ? std::optional(value) : std::nullopt;
+            return at < std::min(columns.size(), entries.size()) ? number_in(entries[at]) : std::nullopt;
         };
         HeldOutCase one{.id = entries.front(), .coefficients = {}};
         for (const std::string name : {"cd", "cl", "cs", "cmx", "cmy", "cmz"}) {

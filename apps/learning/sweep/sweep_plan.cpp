@@ -118,8 +118,7 @@ std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridK
         std::ranges::sort(all);
         const auto count = std::ssize(all);
         if (num_folds < 2 || num_folds > count) {
-            throw UsageError(
-                fmt::format("--folds is {}; expected 2 to {}, the cases of train and val.", num_folds, count));
+            throw UsageError("--folds is {}; expected 2 to {}, the cases of train and val.", num_folds, count);
         }
         const auto order = shuffled_order(count, static_cast<std::uint64_t>(first_seed));
         splits.resize(num_folds);
@@ -159,7 +158,7 @@ std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridK
                 if (constexpr std::size_t longest = 200; run.name.size() > longest)  // files have at most 255
                     run.name = run.name.substr(0, longest - 17) + "_" + hash_text(xxh64_of_text(run.name));
                 if (!taken.insert(run.name).second)
-                    throw UsageError("--grid: two places would have the folder " + run.name + ".");
+                    throw UsageError("--grid: two places would have the folder {}.", run.name);
                 runs.push_back(std::move(run));
             }
         }
@@ -174,7 +173,7 @@ double seconds_of(const std::string& duration)
     const std::string unit(end, duration.data() + duration.size());
     const auto factor = unit == "s" ? 1.0 : unit == "m" ? 60.0 : unit == "h" ? 3600.0 : 0.0;
     if (error != std::errc() || factor == 0 || !(number > 0) || !std::isfinite(number)) {
-        throw UsageError("--budget " + duration + ": expected a time such as 90s, 60m or 1.5h.");
+        throw UsageError("--budget {}: expected a time such as 90s, 60m or 1.5h.", duration);
     }
     return number * factor;
 }

@@ -5,7 +5,6 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/record_function.h>
-#include <fmt/core.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -21,9 +20,9 @@ CaseTensors laid_as(CaseTensors example, const SpecPtr& spec)
 {
     const auto& map = spec_of(example.target)->index_map;  // none where rows are those of a grid
     if (map && map->global_ids != spec->index_map->global_ids)
-        throw Error(fmt::format("case {}: its shards have other rows than those of the step before. Remove them from "
-                                "data.shards: they are made again.",
-                                example.id));
+        throw Error("case {}: its shards have other rows than those of the step before. Remove them from "
+                    "data.shards: they are made again.",
+                    example.id);
     for (auto* tensor : {&example.inputs.embedding, &example.inputs.positions, &example.target, &example.measures}) {
         if (tensor->defined()) *tensor = from_local(to_local(*tensor), spec);
     }

@@ -62,25 +62,23 @@ void say_cases(Run& run)
 {
     const auto& stored = run.data.stored();
     const auto& cases = run.data.cases();
-    run.log.say(fmt::format("{} training, {} validation, {} test cases, {} points in training; prepared in {:.1f} s",
-                            stored.train.size(), stored.val.size(), stored.test.size(), stored.train.num_points(),
-                            run.seconds_in_preparation));
+    run.log.say("{} training, {} validation, {} test cases, {} points in training; prepared in {:.1f} s",
+                stored.train.size(), stored.val.size(), stored.test.size(), stored.train.num_points(),
+                run.seconds_in_preparation);
     if (const auto& parts = run.data.parts(); parts.size() > 1) {
-        run.log.say(
-            fmt::format("of surfaces, and {} points of volumes; {} case(s) with only one of the two are left out",
-                        parts[1].stored->train.num_points(), cases.num_left_out));
+        run.log.say("of surfaces, and {} points of volumes; {} case(s) with only one of the two are left out",
+                    parts[1].stored->train.num_points(), cases.num_left_out);
     }
     if (const auto& missing = cases.without_file; !missing.empty()) {
-        run.log.say(fmt::format(
-            "look at this: {} case(s) of the table have a split and no file, and are left out: {}{}{}", missing.size(),
-            missing[0], missing.size() > 1 ? ", " + missing[1] : "", missing.size() > 2 ? ", ..." : ""));
+        run.log.say("look at this: {} case(s) of the table have a split and no file, and are left out: {}{}{}",
+                    missing.size(), missing[0], missing.size() > 1 ? ", " + missing[1] : "",
+                    missing.size() > 2 ? ", ..." : "");
     }
     const auto of_sets = run.data.order().order().cases_of_sets();
     for (std::size_t s = 0; s < of_sets.size(); ++s) {
         const auto& name = run.config.data.sets[s].name;
-        run.log.say(fmt::format("{} of the {} cases of an epoch are of {}, which has {}", of_sets[s],
-                                run.data.num_in_epoch(), name,
-                                std::ranges::count(cases.train, name, &CaseSource::set)));
+        run.log.say("{} of the {} cases of an epoch are of {}, which has {}", of_sets[s], run.data.num_in_epoch(), name,
+                    std::ranges::count(cases.train, name, &CaseSource::set));
     }
 }
 
@@ -99,10 +97,10 @@ void say_scales_of_sets(TrainingLog& log, const CasePart& part)
         }
         first = end;
         if (part.of_sets.size() < 2 || most.first < kMuchWider * least.first) continue;
-        log.say(fmt::format("{} deviates by {:.3g} in {} and by {:.3g} in {}; one scale serves all sets, and errors of "
-                            "the former count more. Without units "
-                            "(data.targets: nondimensional) they may be alike",
-                            part.data.fields[f].name, most.first, most.second, least.first, least.second));
+        log.say("{} deviates by {:.3g} in {} and by {:.3g} in {}; one scale serves all sets, and errors of "
+                "the former count more. Without units "
+                "(data.targets: nondimensional) they may be alike",
+                part.data.fields[f].name, most.first, most.second, least.first, least.second);
     }
 }
 
@@ -121,10 +119,9 @@ void say_rounding_of_states(Run& run)
         const auto change = part.normalizer.std[c].item<double>() * step;
         const auto size = std::abs(of_told.mean[told].item<double>()) + of_told.std[told].item<double>();
         if (change == 0 || change > kFew * kRounding * size) continue;
-        run.log.say(
-            fmt::format("data: look at this: {} changes by about {:.3g} in a step and is about {:.3g}, of which "
-                        "single precision tells {:.2g}: subtract a level from it",
-                        part.data.series.told[c], change, size, kRounding * size));
+        run.log.say("data: look at this: {} changes by about {:.3g} in a step and is about {:.3g}, of which "
+                    "single precision tells {:.2g}: subtract a level from it",
+                    part.data.series.told[c], change, size, kRounding * size);
     }
 }
 
@@ -155,14 +152,14 @@ void say_model(Run& run)
     const auto& training = run.config.training;
     const auto& ranks = run.ranks;
     const auto& order = run.data.order();
-    run.log.say(fmt::format("{} with {} parameters{} on {} rank(s): {} data x {} domain, {}", run.config.model.name,
-                            run.model.num_parameters(), run.model.is_sharded() ? ", cut among all ranks," : "",
-                            ranks.mesh->num_ranks(), ranks.num_groups, ranks.domain->num_ranks(),
-                            device_text(ranks.world, ranks.all())));
+    run.log.say("{} with {} parameters{} on {} rank(s): {} data x {} domain, {}", run.config.model.name,
+                run.model.num_parameters(), run.model.is_sharded() ? ", cut among all ranks," : "",
+                ranks.mesh->num_ranks(), ranks.num_groups, ranks.domain->num_ranks(),
+                device_text(ranks.world, ranks.all()));
     if (const auto& blocks = *ranks.blocks; blocks.num_axes() > 1) {
         std::vector<std::int64_t> cut;
         for (std::int64_t axis = 0; axis < blocks.num_axes(); ++axis) cut.push_back(blocks.size(axis));
-        run.log.say(fmt::format("each grid is cut in blocks: parallel.domain is [{}]", fmt::join(cut, ", ")));
+        run.log.say("each grid is cut in blocks: parallel.domain is [{}]", fmt::join(cut, ", "));
     }
     if (training.precision == Precision::TF32 && run.model.module().parameters().front().is_cpu())
         run.log.say("training.precision tf32: products are rounded on GPUs only; on CPUs it is float32");
@@ -172,14 +169,13 @@ void say_model(Run& run)
         run.log.say("training.graph_capture: steps run as they are: " + run.model.why_no_graphs());
     const auto num_last = order.cases_in_step(order.steps_per_epoch() - 1);
     if (num_last < order.cases_per_step() && training.accumulate > 1) {
-        run.log.say(fmt::format(
-            "{} training case(s), {} a step: the last step of an epoch has {}, so that each case counts once",
-            run.data.num_in_epoch(), order.cases_per_step(), num_last));
+        run.log.say("{} training case(s), {} a step: the last step of an epoch has {}, so that each case counts once",
+                    run.data.num_in_epoch(), order.cases_per_step(), num_last);
     } else if (num_last < ranks.num_groups) {
-        run.log.say(fmt::format("{} training case(s) on {} data groups: the last step of an epoch has {}, so that each "
-                                "case counts once; the other groups then "
-                                "add nothing",
-                                run.data.num_in_epoch(), ranks.num_groups, num_last));
+        run.log.say("{} training case(s) on {} data groups: the last step of an epoch has {}, so that each "
+                    "case counts once; the other groups then "
+                    "add nothing",
+                    run.data.num_in_epoch(), ranks.num_groups, num_last);
     }
 }
 
@@ -192,11 +188,10 @@ void say_start(Run& run)
     say_findings(run);
     say_model(run);
     if (run.progress.num_steps == 0) return;
-    run.log.say(fmt::format("resumed after step {}", run.progress.num_steps));
+    run.log.say("resumed after step {}", run.progress.num_steps);
     if (run.progress.num_steps < run.num_steps_limit()) return;
-    run.log.say(
-        fmt::format("all {} steps are done; training.num_epochs or training.max_steps (0: no limit) can be set to more",
-                    run.num_steps_limit()));
+    run.log.say("all {} steps are done; training.num_epochs or training.max_steps (0: no limit) can be set to more",
+                run.num_steps_limit());
 }
 
 void print_plan(Run& run)
@@ -219,12 +214,11 @@ void record_memory(Run& run)
 void say_end(Run& run, std::int64_t first_step)
 {
     if (const auto& graphs = run.model.graphs(); graphs && !graphs->why_not()) {
-        run.log.say(
-            fmt::format("training.graph_capture: {} kind(s) of steps were recorded, and {} of {} steps ran from there",
-                        graphs->num_graphs(), graphs->num_replays(), run.progress.num_steps - first_step));
+        run.log.say("training.graph_capture: {} kind(s) of steps were recorded, and {} of {} steps ran from there",
+                    graphs->num_graphs(), graphs->num_replays(), run.progress.num_steps - first_step);
     }
-    run.log.say(fmt::format("done in {}; the run lies in {}", duration_text(Run::seconds_since(run.start)),
-                            run.config.run_dir().string()));
+    run.log.say("done in {}; the run lies in {}", duration_text(Run::seconds_since(run.start)),
+                run.config.run_dir().string());
 }
 
 }  // namespace meshard

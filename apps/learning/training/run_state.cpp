@@ -160,9 +160,9 @@ void resume(Run& run, bool accepts_data)
         const auto what =
             fmt::format("the training cases are not what they were when the run began: {}", fmt::join(changes, "; "));
         if (!accepts_data)
-            throw InvalidInput(fmt::format("resume: {}. Put them back, or start a new run with training.init. To go on "
-                                           "with them, scaled as before: --accept-data.",
-                                           what));
+            throw InvalidInput("resume: {}. Put them back, or start a new run with training.init. To go on "
+                               "with them, scaled as before: --accept-data.",
+                               what);
         run.log.say("meshard train: warning: accepted, though: " + what);
     }
     run.model.load(checkpoint);
@@ -184,8 +184,8 @@ void resume(Run& run, bool accepts_data)
                           "compared with earlier ones: the next validation begins a new best checkpoint");
     }
     if (const auto planned = before.num_steps.value_or(run.num_steps()); planned != run.num_steps()) {
-        run.log.say(fmt::format("the learning rate was planned for {} steps, and goes on as one for {} does", planned,
-                                run.num_steps()));
+        run.log.say("the learning rate was planned for {} steps, and goes on as one for {} does", planned,
+                    run.num_steps());
     }
     if (!before.has_step_draws) {
         run.log.say("meshard train: warning: the checkpoint is of an earlier meshard, whose draws depended on all that "

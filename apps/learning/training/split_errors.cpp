@@ -133,8 +133,8 @@ void judge_test_cases(Run& run, const std::string& checkpoint, std::int64_t epoc
     const auto fields = run.data.fields();
     for (std::size_t f = 0; f < fields.size(); ++f)
         text += fmt::format("{} {} {:.4f}", f == 0 ? "" : ",", fields[f].name, errors.relative_l2[f]);
-    run.log.say(fmt::format("test, by checkpoint {} of epoch {}:{} (relative L2 error){}{}", checkpoint, epoch, text,
-                            roll_out_text(errors), drag_text(errors.judged.front())));
+    run.log.say("test, by checkpoint {} of epoch {}:{} (relative L2 error){}{}", checkpoint, epoch, text,
+                roll_out_text(errors), drag_text(errors.judged.front()));
     if (const auto worst = worst_text(errors.judged.front()); !worst.empty()) run.log.say(worst);
 }
 

@@ -63,11 +63,11 @@ std::string first_line(const std::string& text)
 std::string shared_error(const std::string& error, const RankGroup& group)
 {
     if (group.size() == 1) return error;
-    const auto lengths = group.all_gather_integers(std::vector<std::int64_t>{std::ssize(error)});
-    const auto found = std::ranges::find_if(lengths, [](const auto& rank) { return rank[0] > 0; });
+    const auto lengths = group.all_gather_integers(std::ssize(error));
+    const auto found = std::ranges::find_if(lengths, [](auto length) { return length > 0; });
     if (found == lengths.end()) return {};
     const auto rank = static_cast<int>(found - lengths.begin());
-    auto text = at::zeros({(*found)[0]}, at::kByte);
+    auto text = at::zeros({*found}, at::kByte);
     if (group.rank() == rank) std::ranges::copy(error, text.mutable_data_ptr<std::uint8_t>());
     group.broadcast(text, rank);
     return "rank " + std::to_string(rank) + ": " +
@@ -135,8 +135,8 @@ std::string StepGraphs::kind_of(const StepInputs& inputs) const
     if (is_by_subject_) kind += "|" + inputs.subject;
     if (group_.size() == 1) return kind;
     std::string all;
-    const std::vector<std::int64_t> hash{static_cast<std::int64_t>(std::hash<std::string>()(kind))};
-    for (const auto& rank : group_.all_gather_integers(hash)) all += std::to_string(rank[0]) + " ";
+    const auto hash = static_cast<std::int64_t>(std::hash<std::string>()(kind));
+    for (const auto of_rank : group_.all_gather_integers(hash)) all += std::to_string(of_rank) + " ";
     return all;
 }
 
@@ -158,8 +158,8 @@ StepGraphs::Seen StepGraphs::see(const StepInputs& inputs)
 /// Collective: on all ranks what is least like the last run.
 StepGraphs::Seen StepGraphs::least_similar(Seen seen) const
 {
-    for (const auto& rank : group_.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(seen)}))
-        seen = std::max(seen, static_cast<Seen>(rank[0]));
+    for (const auto of_rank : group_.all_gather_integers(static_cast<std::int64_t>(seen)))
+        seen = std::max(seen, static_cast<Seen>(of_rank));
     return seen;
 }
 

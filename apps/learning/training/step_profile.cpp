@@ -209,7 +209,7 @@ void StepProfile::finish()
         trace->save(unfinished.string());
         std::filesystem::rename(unfinished, path_, error);
     }
-    if (error) throw IoError("--profile: " + path_.string() + " cannot be written: " + error.message() + ".");
+    if (error) throw IoError("--profile: {} cannot be written: {}.", path_.string(), error.message());
 }
 
 }  // namespace meshard

@@ -66,7 +66,7 @@ TrainedModel::TrainedModel(const TrainingRunConfig& config, TrainingData& data, 
     set_memory(*model_.module, training.memory);
     if (!training.init.empty()) {
         for (const auto& note : load_weights(training.init, *model_.module, model_.class_name))
-            log.say(fmt::format("{}: {}", training.init.string(), note));
+            log.say("{}: {}", training.init.string(), note);
     }
     move_module(*model_.module, ranks.device());
     if (config.shard_parameters) {
@@ -159,8 +159,8 @@ void TrainedModel::check_grids()
             try {
                 predict({example});
             } catch (const InvalidInput& wrong) {
-                throw InvalidInput(fmt::format("case {}, a grid of {}: {}", example.id,
-                                               extents_text(example.inputs.grid), wrong.what()));
+                throw InvalidInput("case {}, a grid of {}: {}", example.id, extents_text(example.inputs.grid),
+                                   wrong.what());
             }
         }
     }

@@ -13,7 +13,6 @@
 #include "sharding/tensor/exact_mode.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <filesystem>
 #include <optional>
@@ -56,9 +55,9 @@ void require_balance(const TrainingRunConfig& config, const World& world)
             "other the host does not see. Set off.");
     const auto num_ranks = mesh_shape(config, world.size())[1], num_parts = config.data.num_parts;
     if (num_parts > 0 && num_parts < fewest_parts * num_ranks)
-        throw UsageError(fmt::format("parallel.balance: auto moves whole parts of a case from rank to rank, and "
-                                     "data.parts makes {} for {} ranks. Leave data.parts out, or set it to {} or more.",
-                                     num_parts, num_ranks, fewest_parts * num_ranks));
+        throw UsageError("parallel.balance: auto moves whole parts of a case from rank to rank, and "
+                         "data.parts makes {} for {} ranks. Leave data.parts out, or set it to {} or more.",
+                         num_parts, num_ranks, fewest_parts * num_ranks);
 }
 
 /// Judges the test cases, and keeps the training cases' features, by the weights with which the run predicts: it loads

@@ -125,11 +125,11 @@ void TrainingData::find_categories(CasePart& part) const
                 std::vector<double> unknown;
                 std::ranges::set_difference(set->stored(i).categories[k], values[k], std::back_inserter(unknown));
                 if (unknown.empty()) continue;
-                throw InvalidInput(fmt::format("case {} ({}): the array '{}' has {}, and the training cases have {}. "
-                                               "The model would not know this category (data.categories): repair the "
-                                               "case, or train with it.",
-                                               set->id(i), set->sources()[i].file.string(), names[k], unknown.front(),
-                                               fmt::join(values[k], ", ")));
+                throw InvalidInput("case {} ({}): the array '{}' has {}, and the training cases have {}. "
+                                   "The model would not know this category (data.categories): repair the "
+                                   "case, or train with it.",
+                                   set->id(i), set->sources()[i].file.string(), names[k], unknown.front(),
+                                   fmt::join(values[k], ", "));
             }
         }
     }
@@ -156,8 +156,8 @@ void TrainingData::check_measures(std::size_t index) const
                                : measures.kind == MeasureKind::None
                                    ? "its cells have neither areas nor volumes"
                                    : fmt::format("its cells have {}", name_of(measures.kind));
-            throw InvalidInput(fmt::format("case {}: {} goes by {}, and {}. Set another, or leave the case out.",
-                                           cases.id(i), key, wanted, found));
+            throw InvalidInput("case {}: {} goes by {}, and {}. Set another, or leave the case out.", cases.id(i), key,
+                               wanted, found);
         }
     };
     if (config_.weighs_points(index)) {
@@ -183,8 +183,7 @@ void TrainingData::check_data(const TrainingStart& start, std::size_t index)
         std::string wrong;
         for (const auto& contradiction : part.findings.contradictions) wrong += " " + contradiction;
         if (!wrong.empty() && !start.accepts_data)
-            throw InvalidInput(
-                fmt::format("the data contradict themselves.{} To train on them as they are: --accept-data.", wrong));
+            throw InvalidInput("the data contradict themselves.{} To train on them as they are: --accept-data.", wrong);
     }
     if (index > 0) return;
     judge_by_shape(figures, layout);

@@ -76,9 +76,9 @@ LoopEnd TrainingSteps::train(const volatile std::sig_atomic_t& stop_requested, s
         profile.finish();
         finish_steps(0);
         if (!ends_epoch) save(run_, "last", {});
-        run_.log.say(fmt::format("{}stopped after step {}; go on with --resume {}",
-                                 stop == LoopEnd::OutOfTime ? "training.max_minutes are over: " : "", num_done,
-                                 config.run_dir().string()));
+        run_.log.say("{}stopped after step {}; go on with --resume {}",
+                     stop == LoopEnd::OutOfTime ? "training.max_minutes are over: " : "", num_done,
+                     config.run_dir().string());
         return stop;
     }
     profile.finish();
@@ -205,9 +205,9 @@ void TrainingSteps::finish_step(const PendingStep& step)
                   "settings"
                 : fmt::format("Lower training.optimizer.lr (now {:g}) or add training.scheduler.warmup_steps",
                               training_.learning_rate);
-        throw Error(fmt::format("training: the loss became {} in step {} (epoch {}, case {}). {}.",
-                                std::isnan(loss) ? "NaN" : "infinite", step.number, epoch_of(step.number),
-                                run_.data.training_cases().id(step.index), remedy));
+        throw Error("training: the loss became {} in step {} (epoch {}, case {}). {}.",
+                    std::isnan(loss) ? "NaN" : "infinite", step.number, epoch_of(step.number),
+                    run_.data.training_cases().id(step.index), remedy);
     } else {
         run_.progress.num_skipped = 0;
         run_.progress.epoch_loss_sum += loss * static_cast<double>(step.num_counted);
@@ -232,10 +232,10 @@ void TrainingSteps::leave_out(const PendingStep& step, double loss)
                                   epoch_of(step.number), cases);
     run_.log.say(what + "; the step is left out");
     if (run_.progress.num_skipped <= training_.max_skipped_steps) return;
-    throw Error(fmt::format("training: {}, and {} steps in a row were left out; training.max_skipped_steps is {}. Look "
-                            "at these cases, lower "
-                            "training.optimizer.lr or set training.clip_norm.",
-                            what, run_.progress.num_skipped, training_.max_skipped_steps));
+    throw Error("training: {}, and {} steps in a row were left out; training.max_skipped_steps is {}. Look "
+                "at these cases, lower "
+                "training.optimizer.lr or set training.clip_norm.",
+                what, run_.progress.num_skipped, training_.max_skipped_steps);
 }
 
 void TrainingSteps::record_step(const PendingStep& step, double loss, double seconds, bool is_left_out)
@@ -264,12 +264,11 @@ void TrainingSteps::record_step(const PendingStep& step, double loss, double sec
 void TrainingSteps::check_error(double error)
 {
     if (training_.scheduler == "plateau" && lowers_rate(run_.progress.plateau, error, training_)) {
-        run_.log.say(fmt::format("the error has not fallen for {} validations: the learning rate is multiplied by {:g}",
-                                 training_.plateau_patience + 1, training_.gamma));
+        run_.log.say("the error has not fallen for {} validations: the learning rate is multiplied by {:g}",
+                     training_.plateau_patience + 1, training_.gamma);
     }
     if (training_.stop_patience > 0 && ends_run(run_.progress.early_stop, error, training_))
-        run_.log.say(
-            fmt::format("the error has not fallen for {} validations: the run ends early", training_.stop_patience));
+        run_.log.say("the error has not fallen for {} validations: the run ends early", training_.stop_patience);
 }
 
 /// Returns the share of the epoch's steps that the rank waited for cases which waited longest: the others then wait for

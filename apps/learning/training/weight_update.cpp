@@ -5,8 +5,6 @@
 #include "sharding/parameters/gradient_norm.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <fnmatch.h>
@@ -79,10 +77,10 @@ std::vector<OptimizedGroup> optimized_groups(const TrainingConfig& config,
         if (!groups[2 * g].parameters.empty() || !groups[2 * g + 1].parameters.empty()) continue;
         std::string names;
         for (const auto& [name, parameter] : parameters) names += (names.empty() ? "" : ", ") + name;
-        throw InvalidInput(fmt::format("training.optimizer.groups.{} has no parameter: its patterns match none, or "
-                                       "groups before it have them all. The model has "
-                                       "{}.",
-                                       config.parameter_groups[g - 1].name, names));
+        throw InvalidInput("training.optimizer.groups.{} has no parameter: its patterns match none, or "
+                           "groups before it have them all. The model has "
+                           "{}.",
+                           config.parameter_groups[g - 1].name, names);
     }
     std::erase_if(groups, [](const auto& group) { return group.parameters.empty(); });
     return groups;
