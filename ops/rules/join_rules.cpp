@@ -53,7 +53,8 @@ void join(RuleCall& call)
         return !stacks && tensor.dim() == 1 && tensor.size(0) == 0;
     };
     const auto type = at::native::result_type(tensors);
-    std::erase_if(tensors, [&](const at::Tensor& tensor) { return is_empty_legacy(tensor) && tensors.size() > 1; });
+    if (std::ranges::all_of(tensors, is_empty_legacy)) tensors.resize(std::min<std::size_t>(tensors.size(), 1));
+    if (tensors.size() > 1) std::erase_if(tensors, is_empty_legacy);
     // Also that of an empty operand that has been left out.
     for (auto& tensor : tensors) tensor = tensor.to(type);
     const auto num_dims = tensors[0].dim() + (stacks ? 1 : 0);

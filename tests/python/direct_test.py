@@ -67,7 +67,7 @@ CALLS = {
                            lambda x: aten.slice_backward(x.transpose(0, 2), [6, 4, 9], 2, 0, 7, 1)],
     "joins": [lambda x, d=d: torch.cat([x, x * 2, x], d) for d in (0, 1, 2, -1)] +
              [lambda x: torch.cat([x, x[..., :2]], -1), lambda x: torch.cat([x, torch.ones(7, 4, 2)], 2), lambda x: torch.cat([x.sum(0), x.sum(0) * 2], 1),
-              lambda x: torch.cat([x.transpose(1, 2), x.transpose(1, 2).double()], 1), lambda x: torch.cat([x, torch.ones(0)], 2)],
+              lambda x: torch.cat([x.transpose(1, 2), x.transpose(1, 2).double()], 1), lambda x: torch.cat([x, torch.ones(0)], 2), lambda x: torch.cat([x[0, 0, 1:1], torch.ones(0)])],
     "softmax": [lambda x, d=d: x.softmax(d) for d in (0, 1, 2)] + [lambda x, d=d: x.log_softmax(d) for d in (0, 1, 2)] +
                [lambda x: aten._softmax_backward_data(x, x.softmax(2), 2, x.dtype)],
     "layer_norm": [lambda x: aten.native_layer_norm(x, [6], line, line, 1e-5), lambda x: aten.native_layer_norm(x, [4, 6], None, None, 1e-5), layer_norm_backward],
