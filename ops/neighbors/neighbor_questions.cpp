@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -83,11 +84,11 @@ Surroundings surroundings(std::span<const T> own, int dimensions, int max_boxes,
 /// A squared distance within which there are at least k points: boxes are sorted by their farthest distance, and their
 /// points counted.
 double certain_bound(const std::vector<std::vector<PointBox>>& boxes, const std::array<double, 3>& x, std::int64_t k,
-                     std::span<const double> period)
+                     std::span<const double> period, double epsilon)
 {
     std::vector<std::pair<double, std::int64_t>> ends;
     for (const auto& rank : boxes) {
-        for (const auto& box : rank) ends.emplace_back(distance_range(box, x, period).most, box.num_points);
+        for (const auto& box : rank) ends.emplace_back(distance_range(box, x, period, epsilon).most, box.num_points);
     }
     std::ranges::sort(ends);
     std::int64_t count = 0;
@@ -127,7 +128,7 @@ std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::s
                                           std::vector<double> bounds, const Surroundings& there, int dimensions,
                                           const std::vector<char>& is_asked)
 {
-    constexpr double slack = kBoundSlack<T>;
+    constexpr double slack = kBoundSlack<T>, epsilon = std::numeric_limits<T>::epsilon();
     const auto& period = request.options.period;
     const auto num_ranks = static_cast<int>(there.boxes.size());
     std::vector<std::vector<T>> questions(num_ranks);
@@ -137,7 +138,7 @@ std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::s
         std::ranges::copy(query, x.begin());
         const auto reaches = [&](int r) {
             const auto reached = [&](const PointBox& box) {
-                return distance_range(box, x, period).least <= bounds[i] * slack;
+                return distance_range(box, x, period, epsilon).least <= bounds[i] * slack;
             };
             return is_asked[r] && there.hulls[r] && reached(*there.hulls[r]) &&
                    std::ranges::any_of(there.boxes[r], reached);
@@ -146,7 +147,7 @@ std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::s
         for (int r = 0; r < num_ranks; ++r) {
             if (!reaches(r)) continue;
             if (!is_certain) {
-                bounds[i] = std::min(bounds[i], certain_bound(there.boxes, x, request.num_wanted(), period) * slack);
+                bounds[i] = std::min(bounds[i], certain_bound(there.boxes, x, request.num_wanted(), period, epsilon) * slack);
                 is_certain = true;
                 if (!reaches(r)) continue;
             }
@@ -235,7 +236,7 @@ std::int64_t certain_answers(const NeighborRequest& request, const std::vector<T
         const auto radius = static_cast<double>(static_cast<T>(request.largest_radius()));
         const auto bound = request.is_knn ? static_cast<double>(question[dimensions]) : radius * radius;
         for (std::size_t b = 0; b < boxes.size(); ++b)
-            is_within[b] |= distance_range(boxes[b], x, request.options.period).most <= bound;
+            is_within[b] |= distance_range(boxes[b], x, request.options.period, std::numeric_limits<T>::epsilon()).most <= bound;
     }
     std::int64_t answers = 0;
     for (std::size_t b = 0; b < boxes.size(); ++b) answers += is_within[b] ? boxes[b].num_points : 0;

@@ -225,13 +225,13 @@ Neighbors joined(const std::vector<const Neighbors*>& clouds)
 }
 
 /// The result on a rank that has no clouds of a batch.
-Neighbors no_clouds(const at::Tensor& points)
+Neighbors no_clouds(const at::Tensor& points, const at::Tensor& queries)
 {
     Neighbors none;
     const auto own = to_local(points);  // (0, N, D)
     none.offsets = at::zeros({1}, own.options().dtype(at::kLong).requires_grad(false));
     none.ids = none.rows = at::empty({0}, none.offsets.options());
-    none.distances = own.flatten();  // keeps the autograd history
+    none.distances = at::cat({own.flatten(), to_local(queries).to(own.scalar_type()).flatten()});  // keeps the history
     none.num_points = own.size(1);
     none.is_batch = true;
     return none;
@@ -300,7 +300,7 @@ std::vector<Neighbors> search(const NeighborRequest& request, const at::Tensor& 
     for (std::int64_t l = 0; l < request.num_lists(); ++l) {
         std::vector<const Neighbors*> lists;
         for (const auto& cloud : clouds) lists.push_back(&cloud[l]);
-        result.push_back(lists.empty() ? no_clouds(points) : joined(lists));
+        result.push_back(lists.empty() ? no_clouds(points, queries) : joined(lists));
         if (is_sharded(points) && spec_of(points)->has_shard()) result.back().points_layout = spec_of(points);
     }
     return result;

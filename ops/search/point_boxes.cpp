@@ -53,7 +53,8 @@ std::vector<PointBox> point_boxes(std::span<const T> points, int dimensions, int
 template std::vector<PointBox> point_boxes(std::span<const float>, int, int);
 template std::vector<PointBox> point_boxes(std::span<const double>, int, int);
 
-DistanceRange distance_range(const PointBox& box, const std::array<double, 3>& point, std::span<const double> period)
+DistanceRange distance_range(const PointBox& box, const std::array<double, 3>& point, std::span<const double> period,
+                             double epsilon)
 {
     DistanceRange range;
     for (std::size_t d = 0; d < 3; ++d) {
@@ -65,8 +66,7 @@ DistanceRange distance_range(const PointBox& box, const std::array<double, 3>& p
                          half = (box.high[d] - box.low[d]) / 2;
             const double offset = std::abs(center - length * std::round(center / length));
             // The differences of sums may have rounding errors much larger than the last bit of a small distance.
-            const double lost = 8 * std::numeric_limits<double>::epsilon() *
-                                (std::abs(box.low[d]) + std::abs(box.high[d]) + std::abs(point[d]) + length);
+            const double lost = 8 * epsilon * (std::abs(box.low[d]) + std::abs(box.high[d]) + std::abs(point[d]) + length);
             least = std::max(0.0, std::min(offset, length - offset) - half - lost);
             most = std::min(length / 2, offset + half) + lost;
         }

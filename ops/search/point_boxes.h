@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -20,10 +21,12 @@ std::vector<PointBox> point_boxes(std::span<const T> points, int dimensions, int
 
 /// Lower and upper bound of the squared distance between a point and all points in a box. `period` is empty, or has a
 /// length for each axis, 0 for an open one; with periods, points may be in any periodic image.
+/// @param epsilon   of the type in which distances across a period are computed elsewhere
 struct DistanceRange {
     double least = 0;
     double most = 0;
 };
-DistanceRange distance_range(const PointBox& box, const std::array<double, 3>& point, std::span<const double> period);
+DistanceRange distance_range(const PointBox& box, const std::array<double, 3>& point, std::span<const double> period,
+                             double epsilon = std::numeric_limits<double>::epsilon());
 
 }  // namespace meshard

@@ -127,7 +127,7 @@ public:
         find_links(sides);
         find_groups();
         for (const auto& group : groups_) settle(group);
-        accept_hollows();
+        find_cavities();
         return {std::move(sides_), !sides.empty() && open_points(sides).empty()};
     }
 
@@ -192,32 +192,50 @@ private:
         for (const auto cell : group.cells) sides_[cell] = static_cast<std::int8_t>(sign * sides_[cell]);
     }
 
-    bool all_point(const Group& group, int side) const
+    /// A closed group; `side` is that of all its polygons as they stand in the file, 0 if they differ.
+    struct Shell {
+        const Group* group;
+        int side;
+        Box box;
+    };
+
+    std::vector<Shell> shells() const
     {
-        return std::ranges::all_of(group.cells, [&](std::int32_t cell) { return sides_[cell] == side; });
+        std::vector<Shell> found;
+        for (const auto& group : groups_) {
+            const int side = sides_[group.cells[0]];
+            if (!group.is_closed || side == 0) continue;
+            const bool is_uniform =
+                std::ranges::all_of(group.cells, [&](std::int32_t cell) { return sides_[cell] == side; });
+            found.push_back({&group, is_uniform ? side : 0, box_of(group)});
+        }
+        return found;
     }
 
-    // Accepts inner walls of hollow bodies: closed groups that point inward, inside a closed group that points outward.
-    void accept_hollows()
+    // Finds the walls of cavities: closed groups within an odd number of others. Their outward is into the cavity. A
+    // group that points as the one around it does is another body, which may be within a hull.
+    void find_cavities()
     {
-        std::vector<const Group*> bodies, inner;
-        for (const auto& group : groups_) {
-            if (!group.is_closed) continue;
-            if (all_point(group, 1)) bodies.push_back(&group);
-            if (all_point(group, -1)) inner.push_back(&group);
-        }
-        if (bodies.empty() || inner.empty()) return;
-        std::vector<Box> boxes;
-        for (const auto* body : bodies) boxes.push_back(box_of(*body));
-        for (const auto* group : inner) {
-            const auto box = box_of(*group);
-            const auto& place = place_of(mesh_.cells.row(group->cells[0])[0]);
-            for (std::size_t b = 0; b < bodies.size(); ++b) {
-                if (!boxes[b].holds(box) || !is_inside(*bodies[b], place)) continue;
-                for (const auto cell : group->cells) sides_[cell] = 1;
-                break;
+        const auto all = shells();
+        const auto may_hold = [](const Shell& one, const Shell& other) {
+            const bool differs = other.side == 0 || (other.side < 0 ? one.side >= 0 : one.side < 0);
+            return &one != &other && differs && one.box.holds(other.box);
+        };
+        std::vector<const Group*> cavities;
+        for (const auto& inner : all) {
+            if (std::ranges::none_of(all, [&](const Shell& one) { return may_hold(one, inner); })) continue;
+            const auto place = place_of(mesh_.cells.row(inner.group->cells[0])[0]);
+            const Shell* nearest = nullptr;
+            int depth = 0;
+            for (const auto& one : all) {
+                if (&one == &inner || !one.box.holds(inner.box) || !is_inside(*one.group, place)) continue;
+                ++depth;
+                if (nearest == nullptr || nearest->box.holds(one.box)) nearest = &one;
             }
+            if (depth % 2 == 1 && may_hold(*nearest, inner)) cavities.push_back(inner.group);
         }
+        for (const auto* group : cavities)
+            for (const auto cell : group->cells) sides_[cell] = static_cast<std::int8_t>(-sides_[cell]);
     }
 
     Vector3 place_of(std::int32_t point) const
@@ -251,8 +269,9 @@ private:
                     const auto a = place_of(corners[0]) - place, b = place_of(corners[k]) - place,
                                c = place_of(corners[k + 1]) - place;
                     const auto la = norm(a), lb = norm(b), lc = norm(c);
-                    angle += 2 * std::atan2(dot(a, cross(b, c)),
-                                            la * lb * lc + dot(a, b) * lc + dot(b, c) * la + dot(c, a) * lb);
+                    angle += 2 * sides_[cell] *
+                             std::atan2(dot(a, cross(b, c)),
+                                        la * lb * lc + dot(a, b) * lc + dot(b, c) * la + dot(c, a) * lb);
                 }
             });
         return std::abs(angle) > 2 * std::numbers::pi;

@@ -181,6 +181,10 @@ TEST(AcceptanceA12, OfABatchThatIsCutEachRankSearchesItsOwnClouds)
 
             EXPECT_TRUE(tensors_near(local_of(p.grad()), own(p0.grad()), 1e-12));
             EXPECT_TRUE(tensors_near(local_of(f.grad()), own(f0.grad()), 1e-12));
+            auto q = p.detach().requires_grad_();
+            knn(p.detach(), q, 5).distances.sum().backward();
+            ASSERT_TRUE(q.grad().defined());
+            EXPECT_TRUE(is_sharded(q.grad()));
             auto spoiled = own(clouds).clone();
             if (mesh->coordinate(0) == 0) spoiled.view({-1})[0] = std::nan("");
             EXPECT_THROW(knn(from_local(spoiled, spec), p.detach(), 5), InvalidInput);
@@ -199,19 +203,44 @@ TEST(AcceptanceA13, RadiusCountsAreExactAndFullListsKeepTheNearest)
     });
 }
 
+std::vector<std::vector<std::int64_t>> lists_of(const Neighbors& found)
+{
+    std::vector<std::vector<std::int64_t>> lists;
+    for (std::int64_t i = 0; i + 1 < found.offsets.size(0); ++i) {
+        const auto ids =
+            found.ids.slice(0, found.offsets[i].item<std::int64_t>(), found.offsets[i + 1].item<std::int64_t>());
+        lists.emplace_back(ids.const_data_ptr<std::int64_t>(), ids.const_data_ptr<std::int64_t>() + ids.numel());
+    }
+    return lists;
+}
+
+TEST(AcceptanceA13, PeriodsInSinglePrecisionLoseNoNeighbourAtTheCut)
+{
+    // As far apart as the radius, so that rounding decides who is a neighbour.
+    for (const std::int64_t n : {100, 211, 333})
+        for (const double gap : {0.01, 0.1})
+            for (const double begin : {0.0, -0.5, -1.0}) {
+                const auto points = (at::arange(n, at::kDouble) * gap + begin * n * gap).to(at::kFloat).view({n, 1});
+                const NeighborOptions options{.period = {static_cast<double>(n) * gap}};
+                const auto expected = lists_of(radius_search(points, points, gap, kAllNeighbors, options));
+                for (const auto first : {n / 6, 3 * n / 4})
+                    run_ranks(2, [&](const auto& mesh) {
+                        const AxisLayout layout{Shard(0), std::make_shared<Extents>(Extents{first, n - first}), 1};
+                        const auto cut = from_local(narrow_to_shard(points, layout, mesh->coordinate(0)).clone(),
+                                                    make_spec(mesh, {layout}));
+                        const auto ids = mesh->coordinate(0) == 0 ? at::arange(first) : at::arange(first, n);
+                        expect_ids(radius_search(cut, cut, gap, kAllNeighbors, options), ids.to(at::kLong), expected);
+                    });
+            }
+}
+
 TEST(AcceptanceA13, TheGridsOrderIsThatOfTheWhole)
 {
     // Far from 0 and as far apart as the radius, so that single precision decides who is a neighbour.
     const auto steps = at::arange(7, at::kDouble) * 0.1 + 50;
     const auto far = at::cartesian_prod({steps, steps, steps});
     for (const auto& [points, radius, most] : {std::tuple(lattice(), 0.3, 4), {lattice(), 0.55, 9}, {far, 0.1, 8}}) {
-        const auto whole = radius_search(points, points, radius, most, {.order = NeighborOrder::Grid});
-        std::vector<std::vector<std::int64_t>> expected;
-        for (std::int64_t i = 0; i < points.size(0); ++i) {
-            const auto ids =
-                whole.ids.slice(0, whole.offsets[i].item<std::int64_t>(), whole.offsets[i + 1].item<std::int64_t>());
-            expected.emplace_back(ids.const_data_ptr<std::int64_t>(), ids.const_data_ptr<std::int64_t>() + ids.numel());
-        }
+        const auto expected = lists_of(radius_search(points, points, radius, most, {.order = NeighborOrder::Grid}));
         on_all_partitions(points, [&, points = points, radius = radius, most = most](const auto&, const CutPoints& rows,
                                                                                      const auto&) {
             const auto cut = rows.cut(points);

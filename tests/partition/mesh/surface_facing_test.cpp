@@ -108,6 +108,17 @@ TEST(SurfaceFacing, TakesTheInnerWallOfAHollowBodyAsOutward)
     EXPECT_EQ(surface_facing(hollow).facing(), Facing::Outward);
     EXPECT_EQ(surface_facing(together(sphere(8), moved(sphere(8), 0.5, 0))).facing(),
               Facing::Outward);  // one body in the other
+    EXPECT_EQ(surface_facing(turned(hollow)).facing(), Facing::Inward);
+    // Inside out in part: of the body, or of the wall of the cavity.
+    const auto outer = sphere(8).num_cells();
+    for (const auto begin : {std::int64_t{0}, outer}) {
+        const auto sides = polygon_sides(turned(hollow, begin, begin + 40)).sides;
+        for (std::int64_t cell = 0; cell < hollow.num_cells(); ++cell)
+            EXPECT_EQ(sides[cell], cell >= begin && cell < begin + 40 ? -1 : 1) << cell;
+    }
+    // A body in the cavity of a body.
+    EXPECT_EQ(surface_facing(together(hollow, moved(sphere(8), 0.2, 0))).facing(), Facing::Outward);
+    EXPECT_EQ(surface_facing(turned(together(hollow, moved(sphere(8), 0.2, 0)))).facing(), Facing::Inward);
     // In the same box, but not inside.
     const Mesh bowl = turned(together(below(sphere(16), 0), moved(below(sphere(16), 0), 0.9, 0)));
     EXPECT_NE(surface_facing(together(bowl, turned(moved(sphere(6), 0.2, 0)))).facing(), Facing::Outward);
