@@ -170,7 +170,15 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
             if (!parameters[k].grad().defined()) fill_as_absent(bucket.buffer.narrow(0, offset, parameters[k].numel()));
             offset += parameters[k].numel();
         }
+        // The last one, which begins when this rank knows all its plain gradients, tells others whether there are some.
+        if (&bucket == &buckets.back())
+            bucket.buffer = at::cat({bucket.buffer, at::full({1}, has_plain() ? 1 : 0, bucket.buffer.options())});
         bucket.pending = mesh->all().start_all_reduce(bucket.buffer);
+    }
+
+    bool has_plain() const
+    {
+        return std::ranges::any_of(plain, [](const PlainGradientSum& one) { return one.exists; });
     }
 
     void finish()
@@ -179,9 +187,12 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         in_backward = false;
         const auto used = ready;
         while (next_bucket < buckets.size()) start(buckets[next_bucket++]);
-        bool others_have_more = false;
+        // Ranks that have used all parameters have plain gradients together or not at all; others ask.
+        bool checks_plain = has_plain();
         for (auto& bucket : buckets) {
             bucket.pending.wait();
+            if (&bucket == &buckets.back() && !checks_plain && std::ranges::count(used, false) > 0)
+                checks_plain = bucket.buffer[bucket.buffer.numel() - 1].item<double>() > 0;
             if (num_data > 1) bucket.buffer.div_(num_data);
             std::int64_t offset = 0;
             for (const auto k : bucket.parameters) {
@@ -191,7 +202,6 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
                 if (parameter.grad().defined()) {
                     parameter.mutable_grad().copy_(reduced);
                 } else if (reduced.numel() > 0 && !is_absent(reduced)) {  // another rank has used the parameter
-                    others_have_more = true;
                     parameter.mutable_grad() =
                         reduced.to(parameter.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
                 }
@@ -204,8 +214,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         next_bucket = 0;
         origins.reset();
         give_hooks_back(used);
-        if (others_have_more || std::ranges::any_of(plain, [](const PlainGradientSum& one) { return one.exists; }))
-            check_plain();
+        if (checks_plain) check_plain();
         for (const auto& [name, parameter] : frozen) {
             if (parameter.requires_grad())
                 throw InvalidInput("replicate: the parameter '{}' took no gradients when its module was given to "

@@ -334,6 +334,18 @@ def test_a_graph_of_gradients_is_of_autograd_grad_alone():
         near(ours.grad, theirs.grad, 1e-5)
 
 
+def test_a_rank_without_rows_may_leave_layers_out():
+    module, serial = meshard.replicate(network(), mesh()), network()
+    for _ in range(2):   # gradients of the first backward are there in the second
+        x = meshard.distribute_tensor(whole, mesh(), [meshard.Shard(0)], extents=[[len(whole)] + [0] * (len(extent) - 1)])
+        h = meshard.to_local(module[0](x))
+        y = module[1:](h) if len(h) else h[:, :2]
+        meshard.from_local(y, mesh(), [meshard.Shard(0)]).square().sum().backward()
+        serial(whole).square().sum().backward()
+        for ours, theirs in zip(module.parameters(), serial.parameters()):
+            near(ours.grad, theirs.grad, 1e-5)
+
+
 def test_parameters_that_several_reentrant_checkpoints_share():
     def step(model, x):
         for _ in range(3):
