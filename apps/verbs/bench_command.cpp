@@ -291,28 +291,33 @@ void report_model(const BenchArguments& arguments, bool is_alone)
     const auto device = device_of_rank(arguments.device, {});
     const auto points = static_cast<double>(num_points);
     const auto microseconds = [&](double seconds) { return seconds / points * 1e6; };
+    // What was not measured is null.
+    const auto measured = [](double value) {
+        return value > 0 ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+    };
     const auto bytes_a_point = static_cast<double>(times.peak_bytes - times.bytes_before) / points;
     const auto share =
         times.training_seconds > 0 ? times.training_gflop / times.training_seconds / times.sgemm_gflops : 0.0;
     if (arguments.json) {
-        const nlohmann::ordered_json json{{"model", name},
-                                          {"points", num_points},
-                                          {"slices", arguments.shape.slice_num},
-                                          {"device", c10::DeviceTypeName(device.type(), /*lower_case=*/true)},
-                                          {"memory", memory},
-                                          {"precision", arguments.precision},
-                                          {"threads", times.num_threads},
-                                          {"training_us_per_point", microseconds(times.training_seconds)},
-                                          {"training_cpu_us_per_point", microseconds(times.training_cpu_seconds)},
-                                          {"graph_us_per_point", microseconds(times.graph_seconds)},
-                                          {"inference_us_per_point", microseconds(times.inference_seconds)},
-                                          {"inference_cpu_us_per_point", microseconds(times.inference_cpu_seconds)},
-                                          {"sgemm_gflops", times.sgemm_gflops},
-                                          {"share_of_sgemm", share},
-                                          {"bytes_per_point", bytes_a_point},
-                                          {"peak_bytes", times.peak_bytes},
-                                          {"output_error", times.output_error},
-                                          {"gradient_error", times.gradient_error}};
+        const nlohmann::ordered_json json{
+            {"model", name},
+            {"points", num_points},
+            {"slices", arguments.shape.slice_num},
+            {"device", c10::DeviceTypeName(device.type(), /*lower_case=*/true)},
+            {"memory", memory},
+            {"precision", arguments.precision},
+            {"threads", times.num_threads},
+            {"training_us_per_point", measured(microseconds(times.training_seconds))},
+            {"training_cpu_us_per_point", measured(microseconds(times.training_cpu_seconds))},
+            {"graph_us_per_point", measured(microseconds(times.graph_seconds))},
+            {"inference_us_per_point", microseconds(times.inference_seconds)},
+            {"inference_cpu_us_per_point", microseconds(times.inference_cpu_seconds)},
+            {"sgemm_gflops", times.sgemm_gflops},
+            {"share_of_sgemm", measured(share)},
+            {"bytes_per_point", bytes_a_point},
+            {"peak_bytes", times.peak_bytes},
+            {"output_error", times.output_error},
+            {"gradient_error", measured(times.gradient_error)}};
         std::cout << json.dump(is_alone ? 2 : -1) << std::endl;
         return;
     }

@@ -147,7 +147,8 @@ std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::s
         for (int r = 0; r < num_ranks; ++r) {
             if (!reaches(r)) continue;
             if (!is_certain) {
-                bounds[i] = std::min(bounds[i], certain_bound(there.boxes, x, request.num_wanted(), period, epsilon) * slack);
+                bounds[i] =
+                    std::min(bounds[i], certain_bound(there.boxes, x, request.num_wanted(), period, epsilon) * slack);
                 is_certain = true;
                 if (!reaches(r)) continue;
             }
@@ -236,7 +237,8 @@ std::int64_t certain_answers(const NeighborRequest& request, const std::vector<T
         const auto radius = static_cast<double>(static_cast<T>(request.largest_radius()));
         const auto bound = request.is_knn ? static_cast<double>(question[dimensions]) : radius * radius;
         for (std::size_t b = 0; b < boxes.size(); ++b)
-            is_within[b] |= distance_range(boxes[b], x, request.options.period, std::numeric_limits<T>::epsilon()).most <= bound;
+            is_within[b] |=
+                distance_range(boxes[b], x, request.options.period, std::numeric_limits<T>::epsilon()).most <= bound;
     }
     std::int64_t answers = 0;
     for (std::size_t b = 0; b < boxes.size(); ++b) answers += is_within[b] ? boxes[b].num_points : 0;

@@ -16,6 +16,8 @@ bool keeps_sums(at::ScalarType from, at::ScalarType to)
 bool distributes(const at::Tensor& factor, bool divides)
 {
     if (!factor.defined() || !factor.is_cpu()) return true;
+    // Other ranks have other numbers of what another axis cuts or sums, and all must find the same.
+    if (is_sharded(factor) && (spec_of(factor)->has_shard() || spec_of(factor)->has_partial())) return false;
     const auto& numbers = local_of(factor);
     return !(divides ? numbers.eq(0) : numbers.isinf()).any().item<bool>();
 }

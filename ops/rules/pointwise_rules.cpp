@@ -344,6 +344,12 @@ void equal(RuleCall& call)
     call.finish({at::eq(a, b).all().item<bool>()});
 }
 
+/// Asked by forward derivatives. The memory of parts differs between ranks.
+void has_same_storage_numel(RuleCall& call)
+{
+    call.finish({call.tensor(0).sizes() == call.tensor(1).sizes()});
+}
+
 /// copy_(self, source): self takes the source's value.
 void copy(RuleCall& call)
 {
@@ -558,6 +564,7 @@ const DirectRegistration d_clone = direct_kernel<op::clone, &direct_clone>(point
 const PointwiseRegistration all_pointwise(pointwise_rule);
 const RuleRegistration pointwise_rules[] = {
     {"pointwise", {"aten::equal"}, equal},
+    {"pointwise", {"aten::_has_same_storage_numel"}, has_same_storage_numel},
     {"pointwise",
      {"aten::fill_",
       "aten::zero_",

@@ -66,7 +66,8 @@ DistanceRange distance_range(const PointBox& box, const std::array<double, 3>& p
                          half = (box.high[d] - box.low[d]) / 2;
             const double offset = std::abs(center - length * std::round(center / length));
             // The differences of sums may have rounding errors much larger than the last bit of a small distance.
-            const double lost = 8 * epsilon * (std::abs(box.low[d]) + std::abs(box.high[d]) + std::abs(point[d]) + length);
+            const double lost =
+                8 * epsilon * (std::abs(box.low[d]) + std::abs(box.high[d]) + std::abs(point[d]) + length);
             least = std::max(0.0, std::min(offset, length - offset) - half - lost);
             most = std::min(length / 2, offset + half) + lost;
         }

@@ -43,20 +43,27 @@ NearestOnTriangle nearest_on_triangle(const Vector3& query, const Vector3& a, co
     const Vector3 ab = b - a, ac = c - a, aq = query - a;
     const Vector3 normal = cross(ab, ac);
     const double normal_squared = dot(normal, normal);
+    // Of a needle rounding tilts the normal: then the sides tell, too.
+    const bool is_thin = normal_squared < 1e-12 * dot(ab, ab) * dot(ac, ac);
+    NearestOnTriangle nearest;
+    bool is_inside = false;
     if (normal_squared > 0) {
         const double of_b = dot(cross(aq, ac), normal) / normal_squared,
                      of_c = dot(cross(ab, aq), normal) / normal_squared;
         const double of_a = 1 - of_b - of_c;
         if (of_a > 0 && of_b > 0 && of_c > 0) {
             const double height = dot(aq, normal);
-            return {height * height / normal_squared, a + of_b * ab + of_c * ac, {of_a, of_b, of_c}, 6};
+            nearest = {height * height / normal_squared, a + of_b * ab + of_c * ac, {of_a, of_b, of_c}, 6};
+            if (!is_thin) return nearest;
+            const auto gap = query - nearest.point;
+            nearest.distance_squared = dot(gap, gap);
+            is_inside = true;
         }
     }
     const std::array<const Vector3*, 4> corners{&a, &b, &c, &a};
-    NearestOnTriangle nearest;
     for (int k = 0; k < 3; ++k) {
         const auto on_edge = nearest_on_segment(query, *corners[k], *corners[k + 1]);
-        if (k > 0 && on_edge.distance_squared >= nearest.distance_squared) continue;
+        if ((k > 0 || is_inside) && on_edge.distance_squared >= nearest.distance_squared) continue;
         nearest = {on_edge.distance_squared, on_edge.point, {}, 3 + k};
         nearest.weights[k] = 1 - on_edge.fraction;
         nearest.weights[(k + 1) % 3] = on_edge.fraction;

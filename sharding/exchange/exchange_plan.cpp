@@ -89,12 +89,14 @@ ExchangePlan::ExchangePlan(RankGroup group, std::int64_t num_owned, std::vector<
       send_counts_(std::move(send_counts)), receive_counts_(std::move(receive_counts))
 {
     const auto size = static_cast<std::size_t>(group_.size());
-    const bool fits =
-        send_counts_.size() == size && receive_counts_.size() == size && sum_of(send_counts_) == num_sent();
+    const auto are_counts = [&](std::span<const std::int64_t> counts) {
+        return counts.size() == size && std::ranges::all_of(counts, [](std::int64_t count) { return count >= 0; });
+    };
+    const bool fits = are_counts(send_counts_) && are_counts(receive_counts_) && sum_of(send_counts_) == num_sent();
     const bool owned = std::ranges::all_of(sent_rows, [&](std::int64_t row) { return row >= 0 && row < num_owned_; });
     if (!fits || !owned) {
         throw InvalidInput("ExchangePlan: {} rows to send, counts for {} ranks; expected a count for each "
-                           "of {} ranks and rows below {}.",
+                           "of {} ranks, from 0, and rows below {}.",
                            num_sent(), send_counts_.size(), size, num_owned_);
     }
 }

@@ -466,7 +466,7 @@ def figures(runs, repeats=3, peers=None):
             kept = ("memory", "bytes_per_point", "peak_bytes", "output_error", "gradient_error")
             found[name_of(run)] = {"points_per_second": 1e6 / one["training_us_per_point"], "inference_points_per_second": 1e6 / one["inference_us_per_point"],
                                    **{key: one[key] for key in kept}}
-            if one["graph_us_per_point"] > 0:
+            if one["graph_us_per_point"]:
                 found[name_of(run)]["graph_points_per_second"] = 1e6 / one["graph_us_per_point"]
         for run, one in zip(peers, theirs):
             beside = found.setdefault(name_of(run), {})

@@ -189,7 +189,12 @@ void say_start(Run& run)
     say_model(run);
     if (run.progress.num_steps == 0) return;
     run.log.say("resumed after step {}", run.progress.num_steps);
-    if (run.progress.num_steps < run.num_steps_limit()) return;
+    if (run.progress.num_steps < run.num_steps_limit()) {
+        if (run.is_over())
+            run.log.say(
+                "training.early_stop has ended the run; training.early_stop.patience (0: none) can be set to more");
+        return;
+    }
     run.log.say("all {} steps are done; training.num_epochs or training.max_steps (0: no limit) can be set to more",
                 run.num_steps_limit());
 }
