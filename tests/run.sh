@@ -14,6 +14,7 @@ tests=$((jobs + 1))   # processes of tests also wait for each other and for file
 setup=(--nvcc)
 while true; do
   case "${1:-}" in
+    -h | --help) sed -n "2,8s/^# //p" "${BASH_SOURCE[0]}"; exit 0 ;;
     --python | --peers) setup+=("$1"); shift ;;
     --torch)
       [ $# -ge 2 ] || { echo "run.sh: --torch needs 2.11 or 2.15." >&2; exit 2; }

@@ -315,6 +315,8 @@ at::Tensor with_ghosts(const at::Tensor& owned, const Plan& plan)
 at::Tensor scatter_ghosts(const at::Tensor& local, const Plan& plan, GhostReduction reduction)
 {
     if (reduction == GhostReduction::Sum) return ghosts_added(local, plan);
+    if (reduction == GhostReduction::Mean && at::isIntegralType(local.scalar_type(), true))
+        throw InvalidInput("scatter_ghosts: a mean of {}; give a floating type.", at::toString(local.scalar_type()));
     agree_on_rows("scatter_ghosts", local, plan->num_local(), *plan);
     const auto index = plan->sent_rows(local.device());
     if (reduction == GhostReduction::Mean) {

@@ -39,7 +39,7 @@ struct SurfaceDistance {
 /// @param vertices  (V, 3), of a floating type; plain, Replicate, or cut along the rows
 /// @param faces     (F, 3), int64 or int32: rows of the vertices, in a cut tensor by global id; plain, Replicate or cut
 /// @param queries   (M, 3), of a floating type; plain, Replicate, or cut along the rows
-/// @throws InvalidInput on every rank: wrong shapes and types, arguments in which ranks differ, a vertex that does not
+/// @throws InvalidInput on every rank: wrong shapes and types, options in which ranks differ, a vertex that does not
 ///         exist, coordinates that are not finite, max_distance that is not positive, or a program that was built
 ///         without Embree
 SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& faces, const at::Tensor& queries,

@@ -25,7 +25,7 @@ Vector3 twice_area(std::span<const Vector3> corners)
 class EarCutter {
 public:
     explicit EarCutter(std::span<const Vector3> corners)
-        : corners_(corners), normal_(twice_area(corners)), left_(corners.size())
+        : corners_(corners), normal_(twice_area(corners)), rounding_(1e-6 * norm(normal_)), left_(corners.size())
     {
         std::iota(left_.begin(), left_.end(), 0);
     }
@@ -59,9 +59,12 @@ public:
     }
 
 private:
+    /// Above 0 if c lies left of the line from a to b; 0 on it, but for the rounding of coordinates.
     double turn_of(std::int32_t a, std::int32_t b, std::int32_t c) const
     {
-        return dot(normal_, cross(corners_[b] - corners_[a], corners_[c] - corners_[a]));
+        const auto ab = corners_[b] - corners_[a], ac = corners_[c] - corners_[a];
+        const auto turn = dot(normal_, cross(ab, ac));
+        return std::abs(turn) <= rounding_ * norm(ab) * norm(ac) ? 0 : turn;
     }
 
     /// Whether a corner lies within the triangle or on its new side. On the others lie those of a bridge to a hole,
@@ -77,6 +80,7 @@ private:
 
     std::span<const Vector3> corners_;
     Vector3 normal_;
+    double rounding_;
     std::vector<std::int32_t> left_;
 };
 

@@ -183,17 +183,20 @@ private:
     const RuleSlot* rule_;
 };
 
-/// Kernel of composite operators with a rule: if gradients are needed, the composition runs instead, since a rule
-/// records no gradients; its parts have rules of their own.
+/// Kernel of composite operators with a rule: if gradients or tangents are needed, the composition runs instead, since
+/// a rule records neither; its parts have rules of their own.
 class CompositionKernel : public c10::OperatorKernel {
 public:
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack)
     {
-        bool records = false;
+        bool records = false, has_tangent = false;
         for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
-            for_each_tensor(value, [&](const at::Tensor& tensor) { records |= tensor.requires_grad(); });
+            for_each_tensor(value, [&](const at::Tensor& tensor) {
+                records |= tensor.requires_grad();
+                has_tangent |= tensor._fw_grad(/*level=*/0).defined();
+            });
         }
-        if (records && at::GradMode::is_enabled())
+        if (has_tangent || (records && at::GradMode::is_enabled()))
             op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
         else
             op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);

@@ -17,6 +17,17 @@
 namespace meshard {
 namespace {
 
+/// Called above autograd, where tangents of forward mode would be lost.
+void refuse_tangent(const at::Tensor& input, const char* label)
+{
+    if (!input.defined() || !input._fw_grad(/*level=*/0).defined() ||
+        c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView))
+        return;
+    throw InvalidInput("{}: forward mode (torch.autograd.forward_ad) does not go through changes of layout. Take "
+                       "backward, twice for second derivatives.",
+                       label);
+}
+
 std::atomic<bool> part_sources = false;
 
 struct CrossingNode : torch::autograd::Node {
@@ -111,6 +122,7 @@ struct SeveralBackward : CrossingNode {
 at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char* label,
                          std::function<at::Tensor(const at::Tensor&)> backward, bool record)
 {
+    refuse_tangent(input, label);
     const bool takes_gradient = input.defined() ? input.requires_grad() : record;
     if (!at::GradMode::is_enabled() || !takes_gradient) return output;
     const auto node = make_graph_node<FunctionBackward>();
@@ -125,6 +137,7 @@ at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char*
 void set_backward(std::vector<at::Tensor>& outputs, at::TensorList inputs, const char* label,
                   std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> backward)
 {
+    for (const auto& input : inputs) refuse_tangent(input, label);
     if (!at::GradMode::is_enabled() ||
         std::ranges::none_of(inputs, [](const at::Tensor& input) { return input.requires_grad(); }))
         return;

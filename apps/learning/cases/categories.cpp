@@ -36,9 +36,10 @@ void require_categories(const DataArray& array, const CategorySettings& categori
         const auto value = array.value(row);
         if (counts && !counts(row)) continue;
         if (value != std::round(value) || std::abs(value) > most)
-            throw InvalidInput("{}: the array '{}' is {} in {}; categories (data.categories) are whole "
-                               "numbers up to {:.0f}. Name it in data.arrays, which are told as they are.",
-                               where, array.name(), value, place(row), most);
+            throw InvalidInput(
+                "{}: the array '{}' is {} in {}; categories (data.categories) are whole "
+                "numbers up to {:.0f}. Tell it as numbers: by data.inputs, of grids and series by data.arrays.",
+                where, array.name(), value, place(row), most);
         if (!known || std::ranges::binary_search(*known, value)) continue;
         throw InvalidInput("{}: the array '{}' is {} in {}, and the training cases have {}. The model does "
                            "not know this category (data.categories): repair the case, or train with it.",
@@ -56,7 +57,7 @@ void merge_categories(std::vector<std::vector<double>>& known, const std::vector
         known[i] = std::move(both);
         if (known[i].size() <= kMostCategories) continue;
         throw InvalidInput("{}: the array '{}' has {} different values; data.categories takes arrays with "
-                           "at most {}. Name it in data.arrays, which are told as they are.",
+                           "at most {}. Tell it as numbers: by data.inputs, of grids and series by data.arrays.",
                            where, categories.names[i], known[i].size(), kMostCategories);
     }
 }

@@ -104,7 +104,10 @@ void add_shared(std::vector<SettingRule>& rules, SettingRule rule, const std::st
     bounds.above = bounds.above && rule.bounds.above;
     bounds.least = std::min(bounds.least, rule.bounds.least);
     bounds.most = std::max(bounds.most, rule.bounds.most);
-    if (rule.type == SettingType::NumberList) known->type = rule.type;  // a single number is a list of one
+    // A whole number is a number, and a single number a list of one.
+    if (rule.type == SettingType::NumberList ||
+        (rule.type == SettingType::Number && known->type == SettingType::Integer))
+        known->type = rule.type;
     if (known->fallback != rule.fallback) known->fallback = {};
 }
 

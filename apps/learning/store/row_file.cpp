@@ -98,7 +98,7 @@ RowFile::RowFile(const std::filesystem::path& path, std::string_view key, FilePa
         throw refuse("is damaged: its head cannot be read");
     }
     if (text.size() != places[3])
-        throw refuse("is damaged: it has {} bytes, and should have {}", text.size(), places[3]);
+        throw refuse(fmt::format("is damaged: it has {} bytes, and should have {}", text.size(), places[3]));
     const auto* bytes = file_->bytes().data();
     rows_.ids = {reinterpret_cast<const std::int64_t*>(bytes + places[0]), num_rows};
     rows_.order = {reinterpret_cast<const std::int32_t*>(bytes + places[1]), num_rows};
