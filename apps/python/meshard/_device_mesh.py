@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import datetime
+import os
 import weakref
 from typing import Optional, Sequence, Union
 
@@ -75,7 +77,24 @@ def from_torch_mesh(mesh: TorchMesh, *, shared_memory: bool = True) -> DeviceMes
     groups["all"] = dist.group.WORLD
     device_groups = {name: group for name, group in groups.items() if _carries(group, "cuda", ("nccl", "meshard"))}
     store = dist.distributed_c10d._get_default_store() if shared_memory else None
-    return DeviceMesh(list(mesh.mesh.shape), names, dist.get_rank(), dist.get_world_size(), _with_host(groups, mesh), device_groups, store)
+    return DeviceMesh(list(mesh.mesh.shape), names, dist.get_rank(), dist.get_world_size(), _with_host(groups, mesh), device_groups, store, _time_limit())
+
+
+def _time_limit() -> datetime.timedelta:
+    """How long ranks wait for each other in shared memory: MESHARD_TIMEOUT_SECONDS, what init_process_group was told, or five minutes."""
+    seconds = os.environ.get("MESHARD_TIMEOUT_SECONDS", "")
+    if seconds:
+        if not seconds.isdecimal() or int(seconds) == 0:
+            raise InvalidInput(f"init_device_mesh: the environment variable MESHARD_TIMEOUT_SECONDS is '{seconds}', expected a whole number from 1.")
+        return datetime.timedelta(seconds=int(seconds))
+    default = datetime.timedelta(minutes=5)
+    if not _carries(dist.group.WORLD, "cpu"):
+        return default
+    try:
+        told = dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout
+    except (AttributeError, RuntimeError):   # a backend of another kind
+        return default
+    return default if told == dist.distributed_c10d.default_pg_timeout else told
 
 
 def _carries(group: dist.ProcessGroup, device_type: str, backends: Sequence[str] = ()) -> bool:
