@@ -152,7 +152,7 @@ class GridTraining(Grids):
         (self.folder / "flows/cases.json").write_text(json.dumps([{"id": str(n), "c": 3e38 if n == 1 else 3} for n in range(4)]))
         words = ("~data.split.train", "~data.split.val", "~data.split.test", "data.split={train: ['0', '1', '2']}", "data.cases=cases.json", "data.constants=[c]", "~model",
                  "model.name=unet", "model.model_depth=2", "model.feature_map_channels=[4, 4, 4, 4]", "model.normalization=batchnorm", "training.optimizer.lr=0",
-                 "training.num_epochs=1", "training.order_file=order", "training.max_skipped_steps=2")
+                 "training.num_epochs=1", "training.order_file=order", "training.max_skipped_steps=2", "training.precision=float16")
         found = {}
         for run, order, num_steps in (("before", ["0", "2", "1"], 1), ("after", ["0", "1", "2"], 2)):
             (self.folder / "order").write_text(json.dumps({"epoch": 1, "order": order}) + "\n")
