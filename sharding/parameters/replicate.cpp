@@ -142,9 +142,10 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         ready[k] = true;
         auto& bucket = buckets[bucket_of[k]];
         ++bucket.num_ready;
-        // Reductions start in bucket order on every rank, in whatever order buckets become ready. Reentrant checkpoints
-        // differentiate a parameter that is used in several of them once in each: then all start at the end.
-        while (!has_nested && next_bucket < buckets.size() &&
+        // Reductions start in bucket order on every rank, in whatever order buckets become ready, the last one at the
+        // end. Reentrant checkpoints differentiate a parameter that is used in several of them once in each: then all
+        // start at the end.
+        while (!has_nested && next_bucket + 1 < buckets.size() &&
                buckets[next_bucket].num_ready == buckets[next_bucket].parameters.size()) {
             start(buckets[next_bucket++]);
         }
