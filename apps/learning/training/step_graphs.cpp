@@ -71,7 +71,7 @@ std::string shared_error(const std::string& error, const RankGroup& group)
     if (group.rank() == rank) std::ranges::copy(error, text.mutable_data_ptr<std::uint8_t>());
     group.broadcast(text, rank);
     return "rank " + std::to_string(rank) + ": " +
-           std::string(reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>()), (*found)[0]);
+           std::string(reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>()), *found);
 }
 
 /// Whether all numbers are the same, NaN among them.
