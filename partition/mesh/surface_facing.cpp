@@ -3,6 +3,7 @@
 
 #include "partition/error.h"
 #include "partition/lists.h"
+#include "partition/mesh/cell_geometry.h"
 #include "partition/mesh/cell_rings.h"
 #include "partition/mesh/joined_points.h"
 #include "partition/mesh/surface_geometry.h"
@@ -109,7 +110,8 @@ struct Box {
 class Sorter {
 public:
     explicit Sorter(const Mesh& mesh)
-        : mesh_(mesh), areas_(area_vectors(mesh)), centroids_(surface_centroids(mesh)), sides_(mesh.num_cells(), 0)
+        : mesh_(mesh), places_(point_positions(mesh)), areas_(area_vectors(mesh)), centroids_(surface_centroids(mesh)),
+          sides_(mesh.num_cells(), 0)
     {
     }
 
@@ -224,7 +226,7 @@ private:
         std::vector<const Group*> cavities;
         for (const auto& inner : all) {
             if (std::ranges::none_of(all, [&](const Shell& one) { return may_hold(one, inner); })) continue;
-            const auto place = place_of(mesh_.cells.row(inner.group->cells[0])[0]);
+            const auto place = places_[mesh_.cells.row(inner.group->cells[0])[0]];
             const Shell* nearest = nullptr;
             int depth = 0;
             for (const auto& one : all) {
@@ -238,18 +240,13 @@ private:
             for (const auto cell : group->cells) sides_[cell] = static_cast<std::int8_t>(-sides_[cell]);
     }
 
-    Vector3 place_of(std::int32_t point) const
-    {
-        return {mesh_.points.value(point, 0), mesh_.points.value(point, 1), mesh_.points.value(point, 2)};
-    }
-
     Box box_of(const Group& group) const
     {
         constexpr auto far = std::numeric_limits<double>::infinity();
         Box box{{far, far, far}, {-far, -far, -far}};
         for (const auto cell : group.cells)
             for (const auto point : mesh_.cells.row(cell)) {
-                const auto place = place_of(point);
+                const auto& place = places_[point];
                 for (int d = 0; d < 3; ++d) {
                     box.low[d] = std::min(box.low[d], place[d]);
                     box.high[d] = std::max(box.high[d], place[d]);
@@ -266,8 +263,8 @@ private:
         for (const auto cell : body.cells)
             for_each_ring(mesh_, cell, ring, [&](std::span<const std::int32_t> corners) {
                 for (std::size_t k = 1; k + 1 < corners.size(); ++k) {
-                    const auto a = place_of(corners[0]) - place, b = place_of(corners[k]) - place,
-                               c = place_of(corners[k + 1]) - place;
+                    const auto a = places_[corners[0]] - place, b = places_[corners[k]] - place,
+                               c = places_[corners[k + 1]] - place;
                     const auto la = norm(a), lb = norm(b), lc = norm(c);
                     angle += 2 * sides_[cell] *
                              std::atan2(dot(a, cross(b, c)),
@@ -278,7 +275,7 @@ private:
     }
 
     const Mesh& mesh_;
-    std::vector<Vector3> areas_, centroids_;
+    std::vector<Vector3> places_, areas_, centroids_;
     std::vector<std::int8_t> sides_;
     std::vector<bool> is_at_border_;
     std::vector<Link> links_;
