@@ -230,6 +230,13 @@ void require_writable_format(const std::filesystem::path& path)
                       writable_formats());
 }
 
+void require_writable_format(const std::filesystem::path& path, const Mesh& mesh)
+{
+    require_writable_format(path);
+    if (const auto extension = lower_extension(path); extension == ".vtp" || extension == ".pvtp")
+        polydata_counts(mesh);
+}
+
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options)
 {
     require_writable_format(path);

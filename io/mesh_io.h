@@ -60,5 +60,7 @@ std::string writable_formats();
 
 /// @throws IoError if `write_mesh` does not support the extension.
 void require_writable_format(const std::filesystem::path& path);
+/// @throws InvalidInput, too, if the format cannot hold the cells of `mesh`
+void require_writable_format(const std::filesystem::path& path, const Mesh& mesh);
 
 }  // namespace meshard

@@ -3,7 +3,6 @@
 
 #include "apps/console/text_table.h"
 #include "io/mesh_io.h"
-#include "io/vtk/vtk_xml_writer.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
@@ -135,13 +134,6 @@ void put_array(std::vector<DataArray>& arrays, DataArray array)
         arrays.push_back(std::move(array));
     else
         *same = std::move(array);
-}
-
-void require_writable(const std::filesystem::path& output, const Mesh& mesh)
-{
-    require_writable_format(output);
-    const auto extension = lower_extension(output);
-    if (extension == ".vtp" || extension == ".pvtp") polydata_counts(mesh);
 }
 
 }  // namespace meshard

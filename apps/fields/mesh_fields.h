@@ -71,9 +71,4 @@ void require_free_name(std::span<const DataArray> arrays, const std::string& nam
 /// Adds an array, or replaces one with the same name.
 void put_array(std::vector<DataArray>& arrays, DataArray array);
 
-/// Checks before the work that the output can be written.
-/// @throws IoError if `write_mesh` does not know the extension, the folder is missing or cannot be written, or the path
-///         is a folder; InvalidInput if the format cannot hold the cells of `mesh`.
-void require_writable(const std::filesystem::path& output, const Mesh& mesh);
-
 }  // namespace meshard

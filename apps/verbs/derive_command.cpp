@@ -330,7 +330,7 @@ Input read_input(const DeriveOptions& options)
     Input input;
     input.whole = read_mesh(options.mesh);
     require_positions(input.whole, options.mesh);
-    require_writable(options.output, input.whole);
+    require_writable_format(options.output, input.whole);
     const auto derivations = derivations_of(input.whole, options);
     require_free_names(input.whole, derivations, options);
     require_derivable(input.whole, derivations, options.mesh);

@@ -192,7 +192,7 @@ Meshes read_meshes(const InterpolateOptions& options)
     require_positions(meshes.target, options.target);
     if (options.at == FieldPlace::Cells && meshes.target.num_cells() == 0)
         throw InvalidInput("{} has no cells. Leave --at cells out.", options.target);
-    require_writable(options.output, meshes.target);
+    require_writable_format(options.output, meshes.target);
     meshes.fields = chosen_fields(meshes.source, options);
     for (const auto& field : meshes.fields) {
         require_usable(*field.array, options);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damaged files must be refused: no crash, no hang, no mesh that looks right.
 #include "io/mesh_io.h"
+#include "io/vtk/vtk_xml_writer.h"
 #include "partition/error.h"
 #include "tests/io/vtk/vtk_oracle.h"
 #include "tests/support/sample_meshes.h"
@@ -172,7 +173,7 @@ TEST(Damage, PointOutOfRangeIsNamed)
     const TemporaryFolder folder;
     Mesh mesh = two_triangles();
     mesh.cells.indices[4] = 77;
-    write_mesh(folder / "bad.vtp", mesh);
+    write_vtk_xml(folder / "bad.vtp", mesh, MeshKind::Surface, {});
 
     try {
         read_mesh(folder / "bad.vtp");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damaged files, cut as a whole and in windows: a sentence and exit code 3; suspicious ones that can be used: a
 // warning, and nothing is lost.
+#include "io/vtk/vtk_xml_writer.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
 
@@ -77,7 +78,8 @@ TEST_P(DamagedInput, IsRefusedForCountsAndOffsetsThatDoNotFit)
     expect_refused(write_text("back.vtu", replaced(bytes, words({16, 24, 32}), words({16, 8, 32}))), "back.vtu");
     Mesh mesh = cube(3);
     mesh.cells.indices[8 * 5 + 3] = 6400;
-    expect_refused(write("index.vtu", mesh), "uses point 6400, expected 0 to 63");
+    write_vtk_xml(path("index.vtu"), mesh, mesh.kind, {});
+    expect_refused(path("index.vtu"), "uses point 6400, expected 0 to 63");
 }
 
 TEST_P(DamagedInput, NamesTheCellByItsNumberInTheFile)
