@@ -133,7 +133,8 @@ Mesh read_single(const std::filesystem::path& path, const ReadOptions& options)
                           ? " It is a shards folder: merge it, or read the mesh.pvtu or mesh.pvtp in it."
                           : "");
     if (const Format* format = find_format(path); format && format->read) return format->read(path, options);
-    if (!std::filesystem::exists(path)) throw IoError("read_mesh: {} does not exist. Check the path.", path.string());
+    if (lower_extension(path).empty() && !std::filesystem::exists(path))
+        throw IoError("read_mesh: {} does not exist. Check the path.", path.string());
     throw IoError("read_mesh: {} has the extension '{}'; known are {}.", path.string(), lower_extension(path),
                   readable_formats());
 }

@@ -20,11 +20,10 @@ TEST(MeshIo, SaysWhatIsWrongWithAPath)
     EXPECT_TRUE(throws_with<IoError>("absent.vtk does not exist", read("absent.vtk")));
     EXPECT_TRUE(throws_with<IoError>("absent.stl does not exist", read("absent.stl")));
     EXPECT_TRUE(throws_with<IoError>("absent.pvtu does not exist", read("absent.pvtu")));
-    for (const char* name : {"mesh.xyz", "mesh"}) {
-        EXPECT_TRUE(throws_with<IoError>("does not exist. Check the path", read(name)));
-        write_bytes(folder / name, "1 2 3");
-        EXPECT_TRUE(throws_with<IoError>("known are .vtu .vtp", read(name)));
-    }
+    EXPECT_TRUE(throws_with<IoError>("known are .vtu .vtp", read("mesh.xyz")));
+    EXPECT_TRUE(throws_with<IoError>("mesh does not exist. Check the path", read("mesh")));
+    write_bytes(folder / "mesh", "1 2 3");
+    EXPECT_TRUE(throws_with<IoError>("known are .vtu .vtp", read("mesh")));
     std::filesystem::create_directory(folder / "dir.vtu");
     EXPECT_TRUE(throws_with<IoError>("is a folder", read("dir.vtu")));
 }
