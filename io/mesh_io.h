@@ -48,9 +48,7 @@ std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const Read
 ///
 /// `read_mesh` returns the same mesh (`difference` is empty), with one exception due to the format: .vtp and .pvtp have
 /// no cell types, so that a polygon of three points comes back as a triangle, of four as a quad.
-/// @throws InvalidInput as `Mesh::validate`, and if the format cannot hold the mesh: .vtp with solid cells, or cells
-/// not
-///         in VTK's order vertices, lines, polygons, strips.
+/// @throws InvalidInput as `Mesh::validate` and `require_writable_format`
 /// @throws IoError if the extension is unknown or the file cannot be written.
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options = {});
 
@@ -60,7 +58,9 @@ std::string writable_formats();
 
 /// @throws IoError if `write_mesh` does not support the extension.
 void require_writable_format(const std::filesystem::path& path);
-/// @throws InvalidInput, too, if the format cannot hold the cells of `mesh`
+/// @throws InvalidInput, too, if the format cannot hold the cells of `mesh`: .vtp with solid cells, or cells not in
+/// VTK's
+///         order vertices, lines, polygons, strips.
 void require_writable_format(const std::filesystem::path& path, const Mesh& mesh);
 
 }  // namespace meshard

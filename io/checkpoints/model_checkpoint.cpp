@@ -630,7 +630,7 @@ void write_checkpoint(const std::filesystem::path& path, const ModelCheckpoint& 
         if (!checkpoint.architecture.empty())
             write_beside(path, description_of(checkpoint));
         else
-            std::filesystem::remove(beside(path));  // of a model that was there before
+            std::filesystem::remove(beside(path));  // it describes a model that was there before
         return;
     }
     case CheckpointFormat::Safetensors: {

@@ -400,7 +400,8 @@ const FoamEntry* FoamFile::Scope::referenced(std::string_view word) const
 void FoamFile::Scope::add(FoamEntry entry) const
 {
     auto& entries = dictionary.entries;
-    const auto key = (entry.is_pattern ? "\"" : "") + entry.key;
+    const auto key_of = [](const FoamEntry& one) { return (one.is_pattern ? "\"" : "") + one.key; };
+    const auto key = key_of(entry);
     if (!entry.is_dictionary) {
         dictionaries.erase(key);
         entries.push_back(std::move(entry));
@@ -410,7 +411,7 @@ void FoamFile::Scope::add(FoamEntry entry) const
         const Scope earlier{entries[before->second], outer};
         for (std::size_t i = 0; i < earlier.dictionary.entries.size(); ++i) {
             const auto& one = earlier.dictionary.entries[i];
-            if (one.is_dictionary) earlier.dictionaries[(one.is_pattern ? "\"" : "") + one.key] = i;
+            if (one.is_dictionary) earlier.dictionaries[key_of(one)] = i;
         }
         for (auto& one : entry.entries) earlier.add(std::move(one));
     }

@@ -155,7 +155,7 @@ private:
     std::vector<std::uint8_t> types_;
     std::vector<std::int32_t> groups_;
     std::vector<std::string> group_names_;
-    std::unordered_map<std::string, std::int32_t> group_numbers_;  // of the names
+    std::unordered_map<std::string, std::int32_t> group_numbers_;  // place of each name
     std::int32_t group_ = 0;
     std::int64_t line_ = 0, last_used_ = -1;
 };

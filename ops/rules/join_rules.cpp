@@ -53,8 +53,10 @@ void join(RuleCall& call)
         return !stacks && tensor.dim() == 1 && tensor.size(0) == 0;
     };
     const auto type = at::native::result_type(tensors);
-    if (std::ranges::all_of(tensors, is_empty_legacy)) tensors.resize(std::min<std::size_t>(tensors.size(), 1));
-    if (tensors.size() > 1) std::erase_if(tensors, is_empty_legacy);
+    if (!std::ranges::all_of(tensors, is_empty_legacy))
+        std::erase_if(tensors, is_empty_legacy);
+    else if (!tensors.empty())
+        tensors.resize(1);
     // Also that of an empty operand that has been left out.
     for (auto& tensor : tensors) tensor = tensor.to(type);
     const auto num_dims = tensors[0].dim() + (stacks ? 1 : 0);

@@ -163,6 +163,9 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
             flat.push_back(counts ? gradient.reshape({-1})
                                   : at::zeros({parameters[k].numel()}, parameters[k].options()));
         }
+        // The last bucket, which begins when this rank knows all its plain gradients, tells others whether there are
+        // some.
+        if (&bucket == &buckets.back()) flat.push_back(at::full({1}, has_plain() ? 1 : 0, flat.front().options()));
         // Added and divided in a wide type, and rounded once. Adding 0.0 removes negative zeros, which mark a missing
         // gradient.
         bucket.buffer = at::cat(flat).to(sum_type(flat.front().scalar_type())).add_(0.0);
@@ -171,9 +174,6 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
             if (!parameters[k].grad().defined()) fill_as_absent(bucket.buffer.narrow(0, offset, parameters[k].numel()));
             offset += parameters[k].numel();
         }
-        // The last one, which begins when this rank knows all its plain gradients, tells others whether there are some.
-        if (&bucket == &buckets.back())
-            bucket.buffer = at::cat({bucket.buffer, at::full({1}, has_plain() ? 1 : 0, bucket.buffer.options())});
         bucket.pending = mesh->all().start_all_reduce(bucket.buffer);
     }
 

@@ -26,8 +26,8 @@ class NoSync;
 ///
 /// Backward gives each parameter the gradient of the whole loss, summed over all axes but `data` (each rank holds its
 /// share of one loss) and averaged over `data` (each group has its own loss). Gradients are reduced in buckets, in the
-/// order in which backward computes them, while backward still runs; when `backward()` returns, every `grad()` is plain
-/// and complete. A parameter that no rank has used keeps an undefined gradient.
+/// order in which backward computes them, while backward still runs, the last at its end; when `backward()` returns,
+/// every `grad()` is plain and complete. A parameter that no rank has used keeps an undefined gradient.
 ///
 /// Hooks on a parameter see the gradient of the whole as a sharded tensor, and `autograd::grad` returns one. Hooks
 /// after the accumulation run at the end of backward, when the gradient is complete.

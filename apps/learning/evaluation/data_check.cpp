@@ -451,7 +451,7 @@ DataFindings judge_data(const CaseLists& lists, std::span<const CaseFigures> fig
     }
     const auto closes = judge_closure(findings, cases, settings, layout);
     // Force closure, where it could be checked, has named the remedy, and the highest pressure adds nothing to it.
-    if (!data.series.learns_changes())  // of which the channels would be
+    if (!data.series.learns_changes())  // else channels are of changes
         judge_pressure(findings, cases, settings, layout, closes.has_value());
     judge_values(findings, cases, data, layout);
     judge_repeats(findings, cases, data, layout);

@@ -28,7 +28,7 @@ std::vector<StepCase> StepOrder::cases_of_step(std::int64_t step) const
         const auto slot = first + group_;
         const auto weight =
             slot < num_counted ? static_cast<double>(num_groups_) / static_cast<double>(num_counted) : 0.0;
-        const auto place = before + slot % num_counted;  // of weight 0: a case that this step has anyway
+        const auto place = before + slot % num_counted;  // one of weight 0 is a case that this step has anyway
         cases.push_back({order[place], times[place], slot, weight});
     }
     return cases;

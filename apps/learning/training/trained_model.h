@@ -55,7 +55,7 @@ public:
     /// @param seed   of the noise, which also depends on a point's id, so that it is the same on any ranks
     at::Tensor loss_with_gradients(const std::vector<Example>& steps, const CaseFrame& frame, double weight,
                                    std::uint64_t seed, TrainingLog& log);
-    /// Forgets the gradients of the step before.
+    /// Forgets the gradients of the step before, and keeps the running statistics if the step may be left out.
     void begin_step();
     /// Ends a step for the running statistics of normalizations. One that was left out leaves no trace in them.
     /// Otherwise takes their mean, since each group of ranks has those of its own cases, over the groups that had a

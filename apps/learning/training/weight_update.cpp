@@ -111,8 +111,9 @@ std::vector<at::Tensor> WeightUpdate::gradients() const
 UpdateOutcome WeightUpdate::apply(double rate, const std::vector<at::Tensor>& losses)
 {
     UpdateOutcome outcome;
-    std::vector<at::Tensor> numbers;
-    for (const auto& loss : losses) numbers.push_back(to_local(loss).to(torch::kDouble));
+    std::vector<at::Tensor> numbers;  // which must be finite
+    if (may_skip_)
+        for (const auto& loss : losses) numbers.push_back(to_local(loss).to(torch::kDouble));
     const auto are_finite = [&] {  // the one number that the host reads
         return ranks_.all_agree(at::stack(numbers).isfinite().all().item<bool>());
     };

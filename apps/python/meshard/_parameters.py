@@ -28,7 +28,7 @@ def replicate(module: torch.nn.Module, device_mesh: AnyMesh, *, verify_at_start:
 
     At the start parameters and buffers become those of rank 0 (`verify_at_start`: they are only compared). Each backward leaves the gradients of the whole
     loss in `.grad`, plain and complete: summed over all axes of the mesh but `data`, over which they are averaged. Messages of about `bucket_cap_mb` go out
-    while backward runs.
+    while backward runs, the last one at its end.
 
     Hooks on a parameter, and `torch.autograd.grad`, get the gradient of the whole as a sharded tensor; hooks of `register_post_accumulate_grad_hook` run at the end
     of backward, when `.grad` is complete. A second call for the same module begins anew.

@@ -125,17 +125,23 @@ TEST(SurfaceTriangles, CoverAConcavePolygonAndNoMore)
         }
 }
 
+/// A polygon on z = 0 that begins at one of its corners.
+Mesh begun_at(std::size_t first, const std::vector<std::array<double, 2>>& corners)
+{
+    std::vector<double> coordinates;
+    for (std::size_t k = 0; k < corners.size(); ++k) {
+        const auto& corner = corners[(first + k) % corners.size()];
+        coordinates.insert(coordinates.end(), {corner[0], corner[1], 0});
+    }
+    return one_cell(7, coordinates);
+}
+
 TEST(SurfaceTriangles, KeepTheCornersWithinASide)
 {
     // A concave polygon with a corner in the middle of its first side, which neighbours may have as two sides.
     const std::vector<std::array<double, 2>> corners{{1, 0}, {2, 0}, {2, 2}, {1, 0.2}, {0, 2}, {0, 0}};
     for (std::size_t first = 0; first < corners.size(); ++first) {
-        std::vector<double> coordinates;
-        for (std::size_t k = 0; k < corners.size(); ++k) {
-            const auto& corner = corners[(first + k) % corners.size()];
-            coordinates.insert(coordinates.end(), {corner[0], corner[1], 0});
-        }
-        const auto [points, triangles] = surface_triangles(one_cell(7, coordinates));
+        const auto [points, triangles] = surface_triangles(begun_at(first, corners));
         EXPECT_EQ(triangles.size(), 3 * 4U);
         std::set<std::array<std::int64_t, 2>> sides;
         for (std::size_t t = 0; t < triangles.size(); t += 3)
@@ -151,12 +157,7 @@ TEST(SurfaceTriangles, LeaveOutAHoleBehindABridge)
                                                      {-1, 1},     {-0.625, 0.625}, {-0.5, 0.5}, {0.5, 0.5},
                                                      {0.5, -0.5}, {-0.5, -0.5},    {-0.5, 0.5}, {-0.75, 0.75}};
     for (std::size_t first = 0; first < corners.size(); ++first) {
-        std::vector<double> coordinates;
-        for (std::size_t k = 0; k < corners.size(); ++k) {
-            const auto& corner = corners[(first + k) % corners.size()];
-            coordinates.insert(coordinates.end(), {corner[0], corner[1], 0});
-        }
-        const auto [points, triangles] = surface_triangles(one_cell(7, coordinates));
+        const auto [points, triangles] = surface_triangles(begun_at(first, corners));
         double sum = 0;
         for (std::size_t t = 0; t < triangles.size(); t += 3) {
             std::array<Vector3, 3> x{};

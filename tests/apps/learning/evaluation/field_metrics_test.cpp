@@ -149,7 +149,7 @@ TEST(ForceMetrics, FindSignsThemselves)
     EXPECT_DOUBLE_EQ(found.drag_predicted, 2 * (-3 + 0.25));
     EXPECT_DOUBLE_EQ(found.lift_true, 2 * 1);
 
-    sums.outward = -1e-7;  // of a flat sheet, but for rounding
+    sums.outward = -1e-7;  // a flat sheet has none but by rounding
     EXPECT_DOUBLE_EQ(coefficients(sums, {.drag = {1, 0, 0}, .lift = {0, 0, 1}, .scale = 2}).lift_true, -2 * 1);
 }
 
