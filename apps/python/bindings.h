@@ -5,7 +5,7 @@
 #include "sharding/ranks/placement.h"
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <string>
 #include <vector>

@@ -6,6 +6,8 @@
 #include "sharding/parameters/replicate.h"
 #include "sharding/parameters/stored_parameter.h"
 
+#include <torch/nn/module.h>
+
 #include <map>
 #include <set>
 #include <string>
