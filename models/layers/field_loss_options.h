@@ -31,7 +31,7 @@ struct FieldLossOptions {
     std::vector<LossTerm> terms{{}};
     double huber_delta = 1;
     /// For each field one number, or one for each of its channels; empty: all 1.
-    std::vector<std::vector<double>> field_weights;
+    std::vector<std::vector<double>> field_weights{};
 };
 
 }  // namespace meshard

@@ -333,8 +333,9 @@ TEST(Rules, AnswerAsThePlainOperatorForEveryDimension)
                     const auto expected = result(op, whole, dim), found = result(op, x, dim);
                     ASSERT_EQ(found.has_value(), expected.has_value())
                         << op.name << ", " << dim << " of " << shape.size();
-                    if (expected)
+                    if (expected) {
                         EXPECT_TRUE(tensors_near(full_tensor(*found), *expected, 1e-14)) << op.name << ", " << dim;
+                    }
                 }
             }
         });

@@ -179,7 +179,9 @@ TEST(CutRows, AreNotRefinedIfPartsMustBeWholeAlone)
 
     const auto whole = cut(mesh, 8, {.refine = false, .contiguous = true});
 
-    if (parts_in_pieces(plain.partition, graph).empty()) EXPECT_EQ(whole.partition.owners, plain.partition.owners);
+    if (parts_in_pieces(plain.partition, graph).empty()) {
+        EXPECT_EQ(whole.partition.owners, plain.partition.owners);
+    }
     EXPECT_TRUE(parts_in_pieces(whole.partition, graph).empty());
 }
 
