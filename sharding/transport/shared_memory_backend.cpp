@@ -73,6 +73,9 @@ public:
         done_ = true;
     }
 
+    /// Called when the backend ends.
+    void abandon() { backend_ = nullptr; }
+
     bool is_written() const { return written_; }
     bool is_done() const { return done_; }
 
@@ -121,6 +124,7 @@ public:
     {
         const std::lock_guard lock(registry().mutex);
         std::erase(registry().backends, this);
+        for (const auto& work : queue_) work->abandon();
     }
 
     const std::string getBackendName() const override { return "shm"; }
@@ -190,26 +194,16 @@ public:
         }
     }
 
-    c10::intrusive_ptr<Work> submit(std::unique_ptr<RingCollective> collective)
-    {
-        const std::lock_guard lock(registry().mutex);
-        auto work = c10::make_intrusive<SharedMemoryWork>(this, std::move(collective), ++num_started_);
-        queue_.push_back(work);
-        progress();
-        return work;
-    }
-
-    /// Starts a collective of `bytes` bytes. The progress thread continues large ones while the program computes.
+    /// Starts a collective in which no rank sends more than `bytes` bytes. The progress thread continues it while the
+    /// program computes, or waits for something else, unless this rank has written its part and all that is in the
+    /// queue fits into the rings: no rank then waits for this one's next call.
     c10::intrusive_ptr<Work> submit(std::unique_ptr<RingCollective> collective, std::size_t bytes);
 
 private:
-    /// Advances every backend as far as possible; returns whether `work` is done.
-    static bool progresses_to(const SharedMemoryWork& work)
-    {
-        const std::lock_guard lock(registry().mutex);
-        for (auto* backend : registry().backends) backend->progress();
-        return work.is_done();
-    }
+    static constexpr std::size_t kFits = std::size_t{256} << 10;  // not worth waking the progress thread
+    static constexpr std::size_t kHead = std::size_t{1} << 10;    // more than a header has
+
+    bool progresses_to(const SharedMemoryWork& work);
 
     /// A rank that has gone and on which the oldest collective still waits; others may end once they have done their
     /// part.
@@ -229,25 +223,39 @@ private:
     std::chrono::milliseconds limit_;
     std::function<bool(int)> has_ended_;
     std::int64_t num_started_ = 0;
+    std::size_t queued_bytes_ = 0;  // of the collectives that were started since the queue was empty
     std::deque<c10::intrusive_ptr<SharedMemoryWork>> queue_;
 };
+
+/// Advances every backend as far as possible; returns whether some can go on later. Needs the registry's lock. An error
+/// of another backend than `own` is left to the thread that waits for that one, which gets it again.
+bool advance_all(const SharedMemoryBackend* own)
+{
+    bool is_more = false;
+    for (auto* backend : registry().backends) {
+        try {
+            backend->progress();
+            is_more |= !backend->is_idle();
+        } catch (const std::exception&) {
+            if (backend == own) throw;
+        }
+    }
+    return is_more;
+}
+
+bool SharedMemoryBackend::progresses_to(const SharedMemoryWork& work)
+{
+    const std::lock_guard lock(registry().mutex);
+    if (!work.is_done()) advance_all(this);
+    return work.is_done();
+}
 
 ProgressThread& progress_thread()
 {
     static ProgressThread thread([] {
-        auto& all = registry();
-        if (all.num_waiting > 0) return true;
-        const std::lock_guard lock(all.mutex);
-        bool is_idle = true;
-        try {
-            for (auto* backend : all.backends) {
-                backend->progress();
-                is_idle &= backend->is_idle();
-            }
-        } catch (const std::exception&) {
-            return false;  // the thread that waits gets the error again and reports it
-        }
-        return !is_idle;
+        if (registry().num_waiting > 0) return true;
+        const std::lock_guard lock(registry().mutex);
+        return advance_all(nullptr);
     });
     return thread;
 }
@@ -255,22 +263,27 @@ ProgressThread& progress_thread()
 bool SharedMemoryWork::isCompleted()
 {
     const std::lock_guard lock(registry().mutex);
-    for (auto* backend : registry().backends) backend->progress();
+    if (!done_) advance_all(backend_);
     return done_;
 }
 
 bool SharedMemoryWork::wait(std::chrono::milliseconds timeout)
 {
+    if (isCompleted()) return true;
+    if (!backend_) throw std::runtime_error("the group was destroyed before all ranks had done their part");
     backend_->wait_for(*this, timeout);
     return true;
 }
 
 c10::intrusive_ptr<Work> SharedMemoryBackend::submit(std::unique_ptr<RingCollective> collective, std::size_t bytes)
 {
-    // Smaller messages are not worth waking the progress thread.
-    constexpr std::size_t kCarriedOn = std::size_t{256} << 10;
-    auto work = submit(std::move(collective));
-    if (bytes >= kCarriedOn) progress_thread().wake();
+    const std::lock_guard lock(registry().mutex);
+    auto work = c10::make_intrusive<SharedMemoryWork>(this, std::move(collective), ++num_started_);
+    if (queue_.empty()) queued_bytes_ = 0;
+    queued_bytes_ += kHead + bytes;
+    queue_.push_back(work);
+    progress();
+    if (!work->is_done() && (!work->is_written() || queued_bytes_ > kFits)) progress_thread().wake();
     return work;
 }
 
@@ -283,7 +296,7 @@ c10::intrusive_ptr<Work> SharedMemoryBackend::allreduce(std::vector<at::Tensor>&
 c10::intrusive_ptr<Work> SharedMemoryBackend::broadcast(std::vector<at::Tensor>& tensors,
                                                         const c10d::BroadcastOptions& options)
 {
-    return submit(ring_broadcast(rings_, tensors[0], static_cast<int>(options.rootRank)));
+    return submit(ring_broadcast(rings_, tensors[0], static_cast<int>(options.rootRank)), tensors[0].nbytes());
 }
 
 c10::intrusive_ptr<Work> SharedMemoryBackend::alltoall_base(at::Tensor& out, at::Tensor& in,
@@ -301,8 +314,8 @@ c10::intrusive_ptr<Work> SharedMemoryBackend::alltoall_base(at::Tensor& out, at:
     const auto read = [sent = in.contiguous().cpu()](std::int64_t begin, std::int64_t count, char* to) {
         std::memcpy(to, static_cast<const char*>(sent.const_data_ptr()) + begin, static_cast<std::size_t>(count));
     };
-    return submit(ring_all_to_all(rings_, out, in_bytes(out, out_rows), in_bytes(in, in_rows), read),
-                  std::max(out.nbytes(), in.nbytes()));
+    // What the others send each other goes by this rank's way, too.
+    return submit(ring_all_to_all(rings_, out, in_bytes(out, out_rows), in_bytes(in, in_rows), read), kFits);
 }
 
 c10::intrusive_ptr<Work> SharedMemoryBackend::exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes,
@@ -318,14 +331,12 @@ c10::intrusive_ptr<Work> SharedMemoryBackend::exchange_rows(RowStream sent, cons
         };
         exchange = ring_all_to_all(rings_, received, receive_bytes, send_bytes, std::move(read));
     }
-    auto work = submit(std::move(exchange));
-    if (!work->isCompleted()) progress_thread().wake();
-    return work;
+    return submit(std::move(exchange), kFits);
 }
 
 c10::intrusive_ptr<Work> SharedMemoryBackend::barrier(const c10d::BarrierOptions&)
 {
-    return submit(ring_barrier(rings_));
+    return submit(ring_barrier(rings_), 0);
 }
 
 std::vector<std::uint8_t> bytes_of(const std::string& text)

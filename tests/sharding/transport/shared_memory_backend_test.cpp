@@ -250,6 +250,47 @@ TEST(SharedMemoryBackend, CarriesOnWhileTheProgramComputes)
     });
 }
 
+/// Rank 0 starts what the others wait for, and calls nothing until they have it.
+TEST(SharedMemoryBackend, LetsNobodyWaitForItsNextCall)
+{
+    std::atomic<int> num_done{0};
+    run_backends(3, [&](c10d::Backend& backend, int rank) {
+        std::vector<at::Tensor> sums{at::ones({30'000})}, rows{at::full({1'000'000}, rank)};
+        const std::int64_t n = 1'000'000;
+        std::vector<std::int64_t> send{0, rank == 2 ? n : 0, rank == 1 ? n : 0}, receive = send;
+        auto sent = at::full({rank == 0 ? 0 : n}, rank), received = at::zeros_like(sent);
+        const std::vector works{backend.allreduce(sums, {}), backend.broadcast(rows, {}),
+                                backend.alltoall_base(received, sent, receive, send, {})};
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        while (rank == 0 && num_done < 2 && std::chrono::steady_clock::now() < deadline)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        if (rank == 0) EXPECT_EQ(num_done.load(), 2);
+        for (const auto& work : works) work->wait();
+        ++num_done;
+        EXPECT_TRUE(at::equal(sums[0], at::full({30'000}, 3.0F)));
+        EXPECT_TRUE(at::equal(rows[0], at::zeros({1'000'000}, at::kLong)));
+        EXPECT_TRUE(at::equal(received, rank == 0 ? sent : at::full({n}, 3 - rank)));
+    });
+}
+
+TEST(SharedMemoryBackend, LeavesErrorsToThoseWhoWaitForThem)
+{
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    run_backends(2, [&](c10d::Backend& backend, int rank) {
+        auto other = connect_shared_memory(store, rank, 2, std::chrono::seconds(60), [](int) { return false; });
+        std::vector<at::Tensor> uneven{at::ones({4 + rank})}, sums{at::ones({5})};
+        EXPECT_ANY_THROW(backend.allreduce(uneven, {})->wait());
+
+        other->allreduce(sums, {})->wait();
+
+        EXPECT_TRUE(at::equal(sums[0], at::full({5}, 2.0F)));
+        other->barrier({})->wait();
+        const auto work = rank == 0 ? other->barrier({}) : nullptr;
+        other.reset();
+        EXPECT_TRUE(!work || throws_with<std::runtime_error>("the group was destroyed", [&] { work->wait(); }));
+    });
+}
+
 TEST(SharedMemoryBackend, TellsWhenRanksCallDifferentCollectives)
 {
     run_backends(2, [](c10d::Backend& backend, int rank) {
