@@ -8,9 +8,35 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace meshard {
+namespace {
+
+/// By which an axis of one device mesh is known on another.
+struct MeshAxis {
+    std::string name;
+    std::int64_t size = 1;
+
+    bool operator==(const MeshAxis&) const = default;
+};
+
+/// A part of a folded axis is known as the folded one.
+MeshAxis known_axis(const DeviceMesh& mesh, std::int64_t axis)
+{
+    const auto& folded = mesh.in_a_row()->axis_names().front();
+    const bool is_folded = mesh.num_axes() > 1 && mesh.axis_names().front() == folded + ".0";
+    return is_folded ? MeshAxis{folded, mesh.num_ranks()} : MeshAxis{mesh.axis_names()[axis], mesh.size(axis)};
+}
+
+bool knows(const DeviceMesh& mesh, const MeshAxis& axis)
+{
+    return std::ranges::any_of(numbers_from<std::int64_t>(0, mesh.axis_names().size()),
+                               [&](std::int64_t a) { return known_axis(mesh, a) == axis; });
+}
+
+}  // namespace
 
 bool is_first_of_its_domain(const DeviceMesh& mesh)
 {
@@ -41,21 +67,39 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
         if (!counts) return at::zeros_like(gradient);
         return not_averaged > 1 ? gradient.mul(static_cast<double>(not_averaged)) : gradient;
     }
-    // A gradient is gathered on every axis on which it is neither a pending sum nor Replicate.
+    // A gradient is gathered where on an axis it is neither a pending sum nor Replicate, or pending on one that the
+    // parameters' mesh does not have.
     auto whole = gradient;
-    for (const auto& axis : spec_of(gradient)->axes) {
-        if (axis.is_shard() || (axis.is_partial() && axis.placement.reduction != Reduction::Sum)) {
-            whole = convert(gradient, replicated_spec(spec_of(gradient)->device_mesh));
-            break;
-        }
+    const auto mesh = spec_of(gradient)->device_mesh;
+    std::vector<MeshAxis> shared;
+    bool is_gathered = false, is_of_cases = false;
+    for (std::int64_t a = 0; a < mesh->num_axes(); ++a) {
+        const auto& layout = spec_of(gradient)->axes[a];
+        const auto axis = known_axis(*mesh, a);
+        const bool is_shared = axis.size == 1 || knows(device_mesh, axis);
+        if (is_shared) shared.push_back(axis);
+        is_of_cases |= !is_shared && axis.name == "data" && layout.is_replicate();
+        is_gathered |=
+            layout.is_shard() || (layout.is_partial() && (layout.placement.reduction != Reduction::Sum || !is_shared));
     }
-    const auto& spec = *spec_of(whole);
     bool counts = true;
+    for (std::int64_t a = 0; a < device_mesh.num_axes(); ++a) {
+        const auto axis = known_axis(device_mesh, a);
+        if (axis.name == "data" || axis.size == 1 || contains(shared, axis)) continue;
+        if (is_of_cases)
+            throw InvalidInput("replicate: a gradient is of other cases along an axis 'data', which the device mesh of "
+                               "the parameters does not have. Pass the device mesh with that axis to replicate.");
+        if (device_mesh.coordinate(a) != 0) counts = false;
+    }
+    if (is_gathered) whole = convert(gradient, replicated_spec(mesh));
+    const auto& axes = spec_of(whole)->axes;
     std::int64_t not_averaged = 1;
-    for (std::size_t a = 0; a < spec.axes.size(); ++a) {
-        const bool is_data = spec.device_mesh->axis_names()[a] == "data";
-        if (is_data && spec.axes[a].is_partial()) not_averaged = spec.device_mesh->size(a);
-        if (!is_data && spec.axes[a].is_replicate() && spec.device_mesh->coordinate(a) != 0) counts = false;
+    for (std::int64_t a = 0; a < mesh->num_axes(); ++a) {
+        const auto& name = mesh->axis_names()[a];
+        if (name == "data" && axes[a].is_partial()) not_averaged = mesh->size(a);
+        if (name != "data" && contains(shared, known_axis(*mesh, a)) && axes[a].is_replicate() &&
+            mesh->coordinate(a) != 0)
+            counts = false;
     }
     if (!counts) return at::zeros_like(local_of(whole));
     const auto part = local_of(whole).detach();

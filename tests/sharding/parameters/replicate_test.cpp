@@ -155,6 +155,31 @@ TEST(Replicate, AveragesOverDataAndSumsOverDomain)
     });
 }
 
+/// The loss of all rows, whichever ranks have them: those of an axis of the parameters' mesh, or of another mesh.
+TEST(Replicate, GivesTheSerialGradientsOfRowsOnOtherMeshes)
+{
+    auto serial = small_network(0);
+    serial->forward(samples(8)).pow(2).mean().backward();
+    const auto expected = gradients(serial);
+    run_ranks_of_factory(4, [&](GroupFactory& ranks) {
+        const auto grid = DeviceMesh::create(ranks, {2, 2}, {"data", "domain"}),
+                   line = DeviceMesh::create(ranks, {4}, {"domain"}), rows = DeviceMesh::create(ranks, {4}, {"rows"});
+        for (const auto& of_parameters : {grid, line, grid->sub_mesh("domain")}) {
+            for (const auto& of_rows : {grid->sub_mesh("data"), grid->sub_mesh("domain"), line, rows}) {
+                auto net = small_network(0);
+                const auto replicated = replicate(*net, of_parameters);
+                net->forward(from_local(cut(samples(8), *of_rows, 0), of_rows, {Shard(0)})).pow(2).mean().backward();
+                expect_gradients(net, expected);
+            }
+        }
+        auto net = small_network(0);
+        const auto on_line = replicate(*net, line);
+        const auto cases = from_local(cut(samples(8), *grid, 1), grid, {Replicate(), Shard(0)});
+        EXPECT_TRUE(
+            throws_with<InvalidInput>("cases along an axis 'data'", [&] { net->forward(cases).sum().backward(); }));
+    });
+}
+
 TEST(Replicate, AddsUpGradientsOfSeveralBackwards)
 {
     auto serial = small_network(0);
