@@ -103,13 +103,15 @@ private:
 /// Tensors of GPUs go over NCCL, or by way of the host where ranks share a GPU.
 class TorchBackend : public c10d::Backend {
 public:
-    TorchBackend(int rank, int size, BackendPtr memory, BackendPtr others, BackendPtr devices)
-        : Backend(rank, size), memory_(memory ? std::move(memory) : others), others_(std::move(others)),
-          devices_(std::move(devices))
+    TorchBackend(int rank, int size, std::chrono::milliseconds time_limit, BackendPtr memory, BackendPtr others,
+                 BackendPtr devices)
+        : Backend(rank, size), options_(c10::make_intrusive<Options>(getBackendName(), time_limit)),
+          memory_(memory ? std::move(memory) : others), others_(std::move(others)), devices_(std::move(devices))
     {
     }
 
     const std::string getBackendName() const override { return "meshard"; }
+    c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
 
     void abort() override
     {
@@ -234,10 +236,7 @@ public:
         auto to_rows = stated(out_rows, out), from_rows = stated(in_rows, in);
         auto to = out.contiguous(), from = in.contiguous();
         auto work = memory_->alltoall_base(to, from, to_rows, from_rows, options);
-        if (!to.is_same(out)) {
-            work->wait();
-            out.copy_(to);
-        }
+        if (!to.is_same(out)) bring_back({out}, {to}, *work);
         return work;
     }
     c10::intrusive_ptr<Work> alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions& options) override
@@ -256,9 +255,9 @@ public:
         auto from = at::cat(lines);
         auto to = at::empty({std::accumulate(out_sizes.begin(), out_sizes.end(), std::int64_t{0})}, from.options());
         auto work = alltoall_base(to, from, out_sizes, in_sizes, options);
-        work->wait();
-        const auto received = to.split_with_sizes(out_sizes);
-        for (std::size_t r = 0; r < out.size(); ++r) out[r].copy_(received[r].view(out[r].sizes()));
+        auto received = to.split_with_sizes(out_sizes);
+        for (std::size_t r = 0; r < out.size(); ++r) received[r] = received[r].view(out[r].sizes());
+        bring_back(out, received, *work);
         return work;
     }
     // Tensors go by way of the host: a device transport is connected by all ranks, and here only two take part.
@@ -335,11 +334,19 @@ private:
         Tensors dense;
         for (const auto& tensor : tensors) dense.push_back(tensor.contiguous());
         auto work = collective(dense);
-        work->wait();
-        for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(dense[i]);
+        bring_back(tensors, dense, *work);
         return work;
     }
 
+    /// Waits for a collective, and copies its results to the caller's tensors, which may be parameters.
+    static void bring_back(const Tensors& to, const Tensors& from, Work& work)
+    {
+        work.wait();
+        const at::NoGradGuard no_grad;
+        for (std::size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
+    }
+
+    c10::intrusive_ptr<Options> options_;
     BackendPtr memory_, others_, devices_;
 };
 
@@ -351,7 +358,7 @@ BackendPtr torch_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
         size > 1 ? connect_shared_memory(store, rank, size, time_limit, [names](int r) { return has_ended(names[r]); })
                  : nullptr;
     const auto own = c10::make_intrusive<c10d::PrefixStore>("devices", store);
-    return c10::make_intrusive<TorchBackend>(rank, size, std::move(memory), others,
+    return c10::make_intrusive<TorchBackend>(rank, size, time_limit, std::move(memory), others,
                                              with_device_transports(others, own, time_limit, ""));
 }
 
@@ -360,6 +367,7 @@ BackendPtr torch_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
 void bind_backend(py::module_& module)
 {
     module.def("torch_backend", &torch_backend, WithoutGil());
+    module.def("time_limit", [](c10d::Backend& backend) { return backend.getBackendOptions()->timeout; });
 }
 
 }  // namespace meshard

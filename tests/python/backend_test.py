@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.distributed's backend `meshard`: every collective against what it must give."""
+import datetime
 import os
 import socket
 import subprocess
@@ -45,9 +46,19 @@ def test_all_reduce():
     column = torch.ones(4, 3)[:, 1]   # not contiguous
     dist.all_reduce(column, group=group())
     assert column.tolist() == [num_ranks()] * 4
+    kernel = nn.Parameter(torch.ones(2, 3, 2, 2).to(memory_format=torch.channels_last))
+    dist.all_reduce(kernel, group=group())
+    assert (kernel == num_ranks()).all() and kernel.is_leaf
     handle = dist.all_reduce(x := values(rank()), group=group(), async_op=True)
     handle.wait()
     assert torch.equal(x, sum(values(r) for r in range(num_ranks())))
+
+
+def test_time_limit_is_the_groups():
+    limit = datetime.timedelta(seconds=77)
+    for backend in ("meshard", "gloo"):
+        own = dist.new_group(backend=backend, timeout=limit)
+        assert meshard._core.time_limit(own._get_backend(torch.device("cpu"))) == limit
 
 
 def test_broadcast_and_barrier():

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh as TorchMesh
 
 from ._build_info import CUDA
-from ._core import DeviceMesh, InvalidInput
+from ._core import DeviceMesh, InvalidInput, time_limit
 from ._torch_version import FOR_CPUS
 
 AnyMesh = Union[DeviceMesh, TorchMesh]
@@ -91,8 +91,8 @@ def _time_limit() -> datetime.timedelta:
     if not _carries(dist.group.WORLD, "cpu"):
         return default
     try:
-        told = dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout
-    except (AttributeError, RuntimeError):   # a backend of another kind
+        told = time_limit(dist.group.WORLD._get_backend(torch.device("cpu")))
+    except RuntimeError:   # a backend of another kind
         return default
     return default if told == dist.distributed_c10d.default_pg_timeout else told
 
