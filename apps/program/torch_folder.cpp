@@ -81,16 +81,20 @@ void prepare_torch(const std::string& verb, const std::filesystem::path& program
         setenv("LD_LIBRARY_PATH", (others && *others ? own + ":" + others : own).c_str(), 1);
         return;
     }
+    // Of a wheel the programs lie in meshard/programs, and pip puts torch beside meshard.
     const auto prefix = programs.parent_path();
-    const auto installed = prefix / "lib/meshard";
-    if (!std::filesystem::is_directory(installed) || is_on_library_path()) return;
-    if (std::filesystem::exists(installed / "torch" / kTorchLibrary))
-        return check_torch(installed / "torch", "the target of " + (installed / "torch").string());
-    throw UsageError("{} needs LibTorch {}, which is not in {}. `bash '{}' --torch {}` installs it; or set "
-                     "MESHARD_TORCH to the folder `torch` of its wheel.",
-                     verb, expected_torch(), (installed / "torch").string(),
-                     (prefix / "share/meshard/setup.sh").string(),
-                     expected_torch().substr(0, expected_torch().rfind('.')));
+    const bool is_wheel = programs.filename() == "programs";
+    const auto torch = is_wheel ? prefix.parent_path() / "torch" : prefix / "lib/meshard/torch";
+    if (!std::filesystem::is_directory(torch.parent_path()) || is_on_library_path()) return;
+    if (std::filesystem::exists(torch / kTorchLibrary))
+        return check_torch(torch, is_wheel ? torch.string() : "the target of " + torch.string());
+    const auto expected = expected_torch();
+    const auto installs = is_wheel ? fmt::format("pip install torch=={}", expected)
+                                   : fmt::format("bash '{}' --torch {}", (prefix / "share/meshard/setup.sh").string(),
+                                                 expected.substr(0, expected.rfind('.')));
+    throw UsageError("{} needs LibTorch {}, which is not in {}. `{}` installs it; or set MESHARD_TORCH to the folder "
+                     "`torch` of its wheel.",
+                     verb, expected, torch.string(), installs);
 }
 
 }  // namespace meshard

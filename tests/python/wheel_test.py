@@ -3,6 +3,8 @@
 import importlib.util
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -62,21 +64,32 @@ def test_wheel():
         run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT / "apps" / "python",
             "-C", f"cmake.define.MESHARD_BUILD={build}", env=environment)
         wheel, = folder.glob("meshard-*.whl")
-        programs = fresh_environment(folder / "env")
+        programs = fresh_environment(folder / "own env")   # a blank, with which an interpreter's line would end
         run(programs / "python3", "-m", "pip", "install", "-q", "--no-deps", wheel, env=environment)
         said = run(programs / "python3", "-c", "import meshard, torch; x = meshard.from_local(torch.ones(3, 2), meshard.DeviceMesh.single(), [meshard.Shard(0)]); "
                    "print(meshard.__file__, x.sum().item(), meshard.models.Transolver.__name__, meshard.__version__)", env=environment, cwd=own)
         version = wheel.name.split("-")[1]
-        assert said.startswith(str(folder / "env")) and said.endswith(f"6.0 Transolver {version}\n"), said
+        assert said.startswith(str(folder / "own env")) and said.endswith(f"6.0 Transolver {version}\n"), said
         assert run(programs / "meshard", "--version", env=environment).startswith(f"meshard {version}\n")
         assert "model.n_hidden" in run(programs / "meshard", "train", "--list-keys", env=environment)   # a verb that loads torch
-        for file in [*(folder / "env").rglob("meshard/programs/meshard-models"), *(folder / "env").rglob("meshard/*.so")]:
+        site = next((folder / "own env/lib").glob("python3*")) / "site-packages"
+        for file in [site / "meshard/programs/meshard-models", *site.glob("meshard/*.so")]:
             folders = [line for line in run("readelf", "-d", file).splitlines() if "RPATH" in line or "RUNPATH" in line]
             assert all("$ORIGIN" in line and str(ROOT) not in line for line in folders), (file, folders)
-        link = next((folder / "env/lib").glob("python3*")) / "site-packages/torch"   # of a torch elsewhere Python knows where it is
+
+        def refusal():
+            ended = subprocess.run([programs / "meshard", "train", "--list-keys"], env=environment, capture_output=True, text=True, check=False)
+            assert ended.returncode == 2 and ended.stderr.count("\n") == 1, ended
+            return ended.stderr
+
+        link = site / "torch"
         elsewhere = link.readlink().parent
         link.unlink()
-        missing = subprocess.run([programs / "meshard", "train", "--list-keys"], env=environment, capture_output=True, text=True, check=False)
-        assert missing.returncode == 2 and "where there is no lib/libtorch_cpu.so" in missing.stderr, missing
-        (link.parent / "elsewhere.pth").write_text(f"{elsewhere}\n")
+        assert re.search(f"train needs LibTorch [0-9.]+, which is not in {link}. `pip install torch==[0-9.]+` installs it", refusal()), refusal()
+        (link / "lib").mkdir(parents=True)
+        (link / "lib/libtorch_cpu.so").touch()
+        (link / "version.py").write_text("__version__ = '2.5.1+cpu'\n")
+        assert f"{link} is LibTorch 2.5.1+cpu; this meshard needs 2." in refusal()
+        shutil.rmtree(link)
+        (site / "elsewhere.pth").write_text(f"{elsewhere}\n")   # Python knows of a torch elsewhere where it is
         assert "model.n_hidden" in run(programs / "meshard", "train", "--list-keys", env=environment)
