@@ -3,6 +3,7 @@
 package, whose import loads torch."""
 import importlib.util
 import os
+import signal
 import sys
 
 SITE = os.path.dirname(os.path.abspath(__file__))
@@ -14,6 +15,7 @@ def become(name):
         if torch and torch.submodule_search_locations:
             os.environ.setdefault("MESHARD_TORCH", torch.submodule_search_locations[0])
     os.environ.setdefault("MESHARD_PYTHON", sys.executable)   # which `export` runs
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)   # Python ignores it: `meshard train --list-keys | head` is no error
     os.execv(os.path.join(SITE, "meshard", "programs", name), sys.argv)
 
 

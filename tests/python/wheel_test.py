@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -72,6 +73,11 @@ def test_wheel():
         assert said.startswith(str(folder / "own env")) and said.endswith(f"6.0 Transolver {version}\n"), said
         assert run(programs / "meshard", "--version", env=environment).startswith(f"meshard {version}\n")
         assert "model.n_hidden" in run(programs / "meshard", "train", "--list-keys", env=environment)   # a verb that loads torch
+        reading, writing = os.pipe()
+        os.close(reading)
+        ended = subprocess.run([programs / "meshard", "--help"], env=environment, stdout=writing, stderr=subprocess.PIPE, check=False)
+        assert (ended.returncode, ended.stderr) == (-signal.SIGPIPE, b""), ended
+        os.close(writing)
         site = next((folder / "own env/lib").glob("python3*")) / "site-packages"
         for file in [site / "meshard/programs/meshard-models", *site.glob("meshard/*.so")]:
             folders = [line for line in run("readelf", "-d", file).splitlines() if "RPATH" in line or "RUNPATH" in line]
