@@ -91,6 +91,13 @@ public:
                           parent.string(), std::strerror(errno));
         }
         folder_ = pattern;
+        // Ranks that cannot write there could not even say so in one voice.
+        std::ofstream file(folder_ / "trial");
+        if (file << std::string(4096, ' ') && file.flush()) return;
+        const int reason = errno;
+        std::filesystem::remove_all(folder_);
+        throw IoError("--nproc: cannot write in {}: {}. Set TMPDIR to a folder with room.", parent.string(),
+                      std::strerror(reason));
     }
     /// Does nothing in ranks that were forked from the process which made the folder.
     ~MeetingPlace()
