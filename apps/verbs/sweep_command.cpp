@@ -185,7 +185,7 @@ void require_same_settings(const SweepArguments& options, const std::filesystem:
 {
     if (!std::filesystem::exists(dir / "resolved_config.yaml")) return;
     const auto is_compared = [](const std::string& key) {
-        return key != "training.max_minutes" && key != "output_dir";
+        return key != "training.max_minutes" && key != "output_dir" && key != "device";
     };
     const auto planned = read_training_settings(options.config, words).facts(), made = read_run_settings(dir).facts();
     for (const auto& facts : {planned, made}) {

@@ -37,7 +37,8 @@ class Sweep(Case):
         return [json.loads(line) for line in (self.folder / "swept" / run / "metrics.jsonl").read_text().splitlines()]
 
     def test_compares_places_of_a_grid_over_folds_and_seeds_without_the_test_cases(self):
-        result = self.sweep("-o", "swept", "--grid", "training.optimizer.lr=[1e-3, 1e-2]", "--folds", 3, "--seeds", 2, "training.num_epochs=1")
+        words = ("-o", "swept", "--grid", "training.optimizer.lr=[1e-3, 1e-2]", "--folds", 3, "training.num_epochs=1", "--device", "cpu")
+        result = self.sweep(*words, "--seeds", 2)
         numbers = self.numbers()
         self.assertEqual(len(numbers["runs"]), 12)
         seen = {}
@@ -65,7 +66,7 @@ class Sweep(Case):
         self.assertEqual(len((self.folder / "swept/sweep.csv").read_text().splitlines()), 13)
 
         steps = {run["name"]: len(self.lines(run["name"])) for run in numbers["runs"]}
-        more = self.sweep("-o", "swept", "--grid", "training.optimizer.lr=[1e-3, 1e-2]", "--folds", 3, "--seeds", 3, "training.num_epochs=1")
+        more = self.sweep(*words, "--seeds", 3)
         self.assertEqual(len(self.numbers()["runs"]), 18)
         self.assertEqual(more.out.count(": done"), 18)
         for name, count in steps.items():
