@@ -338,9 +338,11 @@ int sweep_command(std::span<const std::string> arguments)
     std::cout << sweep_text(swept) << "all numbers: " << (folder / "sweep.json").string()
               << ", a line a run: " << (folder / "sweep.csv").string() << std::endl;
     const auto num_done = std::ranges::count_if(swept, [](const auto& one) { return one.result.has_value(); });
-    if (has_reached_time_limit) {
-        std::cout << "the budget of " << options.budget << " is used up: " << num_done << " of " << swept.size()
-                  << " runs are done; the same command goes on" << std::endl;
+    const auto can_go_on = [](const auto& one) { return one.state == "stopped" || one.state == "waiting"; };
+    if (std::ranges::any_of(swept, can_go_on)) {
+        if (options.seconds > 0 && seconds() >= options.seconds)
+            std::cout << "the budget of " << options.budget << " is used up: ";
+        std::cout << num_done << " of " << swept.size() << " runs are done; the same command goes on" << std::endl;
     }
     return has_failed ? exit_code::check_failed : exit_code::ok;
 }

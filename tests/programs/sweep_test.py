@@ -117,7 +117,9 @@ class Sweep(Case):
         self.assertEqual(self.numbers()["runs"][0]["state"], "stopped")
 
         out = self.sweep(*words, "--budget", "1s").out
-        self.assertIn("of 2 runs are done; the same command goes on", out)
+        self.assertRegex(out, "the budget of 1s is used up: . of 2 runs are done; the same command goes on")
+        limited = self.sweep("-o", "limited", *words[2:], "training.max_minutes=0.001").out   # a limit of each run, not of the sweep
+        self.assertIn("\n0 of 2 runs are done; the same command goes on", limited)
         self.sweep(*words)
         self.assertEqual([run["state"] for run in self.numbers()["runs"]], ["done", "done"])
         for name in ("fold1_seed0", "fold2_seed0"):
