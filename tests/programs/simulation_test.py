@@ -796,7 +796,13 @@ class SimulationPrediction(Simulations):
                 self.assert_close(found[array], values, 1e-7, f"{array} at {time}")
 
     def test_of_several_runs_has_their_spread(self):
-        self.train("vortex.yaml", "run_id=other", "seed=1", "data.split.train=0.5", "data.split.val=0.5", "~data.split.test")
+        splits = ("data.split.train=0.5", "data.split.val=0.5", "~data.split.test")
+        self.train("vortex.yaml", "run_id=other", "seed=1", *splits)
+        for run, word, text in (("next", "data.next=state", "learnt the state of vorticity, points (data.next)"), ("history", "data.history=2", "vorticity 1 before"),
+                                ("order", "data.arrays=[viscosity, circulation]", "viscosity, circulation, step")):   # whose numbers would be taken for others
+            self.train("vortex.yaml", f"run_id={run}", word, "training.max_steps=1", *splits)
+            self.assert_fails(self.meshard("predict", "runs/vortex", f"runs/{run}", "vortices/run_002.pvd", "--steps", 2, "-o", "out.pvd"), 3,
+                              f"runs/{run}/", text, "learnt the difference of vorticity, points (data.next), told points", "circulation, viscosity, step", "predict with each alone")
         self.assert_good(self.meshard("predict", "runs/vortex", "runs/other", "vortices/run_002.pvd", "--steps", 2, "-o", "out.pvd"))
         run = json.loads(self.meshard("info", "out/out_0002.vtp", "--json").out)
         self.assertIn("vorticity_spread", [array["name"] for array in run["arrays"]])

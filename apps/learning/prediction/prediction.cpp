@@ -18,6 +18,7 @@
 #include "io/shards/piece_io.h"
 #include "ops/rows/ghost_exchange.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/vector_algebra.h"
 #include "partition/nearest_name.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -63,6 +64,21 @@ MeshKind kind_of_output(const std::filesystem::path& output)
     if (extension == ".vtp" || extension == ".pvtp") return MeshKind::Surface;
     if (extension == ".vtu" || extension == ".pvtu") return MeshKind::Unstructured;
     throw UsageError("the output {} must end in .vtp, .vtu, .pvtp or .pvtu.", output.string());
+}
+
+/// Says what a run learnt of the next state of a simulation, and the numbers that it is told of a point, in their
+/// order.
+std::string states_text(const DataConfig& data)
+{
+    if (!data.series.is_on) return "learnt no simulations in time";
+    const auto& next =
+        std::ranges::find(kLearntStates, data.series.learnt, &std::pair<std::string, LearntState>::second)->first;
+    std::vector<std::string> arrays, told = data.inputs;
+    for (const auto& field : data.fields) arrays.push_back(field.state);
+    append(told, data.series.told);
+    return fmt::format("learnt the {} of {} (data.next), told {}{}{}", next, fmt::join(arrays, ", "),
+                       fmt::join(told, ", "), data.series.moves_as_given() ? " and how points move" : "",
+                       data.mask.empty() ? "" : ", without what data.mask " + data.mask + " leaves out");
 }
 
 /// Compares the shape with the training cases of each model that has theirs: sets the coefficients by the shape alone
@@ -318,6 +334,11 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
                 model.checkpoint().string(), model.data().fields[f].name, kind_of(model),
                 models.front().checkpoint().string(), kind_of(models.front()));
         }
+        if (const auto own = states_text(model.data()), first = states_text(models.front().data()); own != first)
+            throw InvalidInput(
+                "{} {}, and {} {}. Several runs predict together only if they are told the same of a state and learnt "
+                "the same of the next one: predict with each alone.",
+                model.checkpoint().string(), own, models.front().checkpoint().string(), first);
         if (orient_of(model.data()) != orient_of(models.front().data()))
             throw InvalidInput(
                 "{} and {} learnt surfaces of different orientation (data.orient). Predict with each alone, or say for "
