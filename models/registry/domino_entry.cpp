@@ -183,6 +183,13 @@ at::Tensor geometry_of(const PointInputs& points)
 }
 
 /// For each query the rows of `told` at its `count` nearest points, (queries, count, numbers). The search has found one
+/// Areas over the mean of the case, of which the networks are told the logarithm; a polygon may have none.
+at::Tensor areas_of(const at::Tensor& told)
+{
+    constexpr double least = 1e-12;
+    return told.select(-1, 6).clamp_min(least);
+}
+
 /// more, since the query may be one of them.
 at::Tensor around_drawn(const at::Tensor& told, const Neighbors& found, const at::Tensor& ids_of_queries,
                         std::int64_t count)
@@ -327,7 +334,7 @@ private:
         DominoSurface surface;
         surface.centers = normalised(surface_box_, positions);
         surface.normals = points.embedding.narrow(-1, 3, 3);
-        surface.areas = points.embedding.select(-1, 6);
+        surface.areas = areas_of(points.embedding);
         surface.from_center = as_points(to_local(surface.centers).squeeze(0).cpu() -
                                             normalised(surface_box_, stored_case_of(points.body).center),
                                         positions);
@@ -354,7 +361,7 @@ private:
                                 : gather_neighbors(told, *neighbors).view({-1, count, kSurfaceInputs});
         surface.neighbors = normalised(surface_box_, as_points(around.narrow(-1, 0, 3), positions));
         surface.neighbor_normals = as_points(around.narrow(-1, 3, 3), positions);
-        surface.neighbor_areas = as_points(around.select(-1, 6), positions);
+        surface.neighbor_areas = as_points(areas_of(around), positions);
         return surface;
     }
 
