@@ -286,6 +286,7 @@ class Parts(Case):
                 (("data.volume.fields.pressure=pMeanTrim",), ("has the name of a field of the surface",)),
                 (("~data.surface",), ("data.surface must be set",)),
                 (("training.part_weights=[1]",), ("training.part_weights", "expected 2 numbers")),
+                (("training.field_weights={pressure: 0, wss: 0}",), ("0 for all fields of the surface", "training.part_weights")),
                 (("training.exact=true",), ("training.exact does not go with",)),
                 (("model.surface_box=[0,0,0]",), ("surface_box", "lowest x, y, z")),
                 (("training.augment.mirror=y",), ("does not turn with the points",))):

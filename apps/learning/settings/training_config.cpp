@@ -456,8 +456,13 @@ void complete_loss(const Settings& settings, TrainingRunConfig& config)
         return found != training.field_weights.end() &&
                std::ranges::all_of(found->second, [](double weight) { return weight == 0; });
     };
-    if (std::ranges::all_of(fields, weighs_nothing))
-        throw UsageError("training.field_weights are 0 for all fields. Give one of them a positive number.");
+    for (std::size_t part = 0; part < config.num_parts(); ++part)
+        if (std::ranges::all_of(config.of_part(part).data.fields, weighs_nothing))
+            throw UsageError("training.field_weights are 0 for all fields{}.",
+                             !config.volume ? ". Give one of them a positive number"
+                                            : fmt::format(" of the {0}. Give one of them a positive number, or the {0} "
+                                                          "the weight 0 in training.part_weights",
+                                                          part == 0 ? "surface" : "volume"));
     for (const auto& [name, numbers] : training.field_weights) {
         if (numbers.empty())
             settings.refuse("training.field_weights." + name, "is empty; expected a number, or one for each channel.");
