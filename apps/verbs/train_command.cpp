@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard train: trains a model as a configuration says, and writes a run folder with checkpoints and metrics.
+#include "apps/console/console.h"
 #include "apps/devices/rank_device.h"
 #include "apps/learning/cases/case_list.h"
 #include "apps/learning/report/report.h"
@@ -17,6 +18,7 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -123,6 +125,13 @@ void say_dropped(const std::vector<std::string>& keys, const std::string& model)
     std::cerr << "meshard train: model.name=" << model << " stands on the command line, and " << model << " has no";
     for (const auto& key : keys) std::cerr << (key == keys.front() ? " " : ", ") << key;
     std::cerr << ": not used\n";
+}
+
+/// Warns of keys that do nothing beside the others.
+void say_without_effect(const Settings& settings, const std::string& model)
+{
+    const auto keys = keys_without_effect(settings, training_rules(model));
+    if (!keys.empty()) warn("train", "without effect: {}.", fmt::join(keys, ", "));
 }
 
 /// Writes the files that record how a run was started.
@@ -300,7 +309,10 @@ int train_command(std::span<const std::string> arguments)
     };
     const auto body = [&](World& world) {
         mesh_shape(config, world.size());
-        if (world.rank() == 0) say_dropped(dropped, config.model.name);
+        if (world.rank() == 0) {
+            say_dropped(dropped, config.model.name);
+            say_without_effect(settings, config.model.name);
+        }
         std::optional<RunFolder> folder;
         if (world.rank() == 0 && !is_trial) {
             folder.emplace(options, config.run_dir(), true);  // ranks started by a launcher get here without `verify`

@@ -20,7 +20,9 @@ struct OptionInfo {
     std::string name;
     std::string meaning;  ///< one line for help texts, without a full stop
     OptionBounds bounds = {};
-    std::string only_with = {};  ///< the bounds are checked only if this other argument is true; empty: always
+    /// It counts, and its bounds are checked, only if this other argument is true, or `argument=word` has this value;
+    /// empty: always.
+    std::string only_with = {};
 };
 
 }  // namespace meshard

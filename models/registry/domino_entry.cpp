@@ -53,7 +53,8 @@ const std::vector<ShortName>& short_names()
         {{"processor_type", "network of the grids", {.words = {"unet", "conv"}}},
          "/geometry_rep/geo_processor/processor_type"},
         {{"base_filters", "its channels on the finest grid", {.least = 1}}, "/geometry_rep/geo_processor/base_filters"},
-        {{"self_attention", "gates in the processor unet"}, "/geometry_rep/geo_processor/self_attention"},
+        {{"self_attention", "attention gates", {}, "processor_type=unet"},
+         "/geometry_rep/geo_processor/self_attention"},
         {{"cross_attention", "one more U-Net over all channels of an encoding"},
          "/geometry_rep/geo_processor/cross_attention"},
         {{"base_neurons", "width of the networks of the body's points around a cell", {.least = 2}},
@@ -182,7 +183,6 @@ at::Tensor geometry_of(const PointInputs& points)
     return shared;
 }
 
-/// For each query the rows of `told` at its `count` nearest points, (queries, count, numbers). The search has found one
 /// Areas over the mean of the case, of which the networks are told the logarithm; a polygon may have none.
 at::Tensor areas_of(const at::Tensor& told)
 {
@@ -190,6 +190,7 @@ at::Tensor areas_of(const at::Tensor& told)
     return told.select(-1, 6).clamp_min(least);
 }
 
+/// For each query the rows of `told` at its `count` nearest points, (queries, count, numbers). The search has found one
 /// more, since the query may be one of them.
 at::Tensor around_drawn(const at::Tensor& told, const Neighbors& found, const at::Tensor& ids_of_queries,
                         std::int64_t count)

@@ -67,7 +67,8 @@ class Losses(Steps):
         for loss in ("mse", "l1", "relative_l2"):
             self.train(loss, 1, f"training.loss={loss}", "training.max_steps=1")
             first[loss], = self.losses(loss)
-        self.train("sum", 1, "training.loss=[mse, l1, relative_l2]", "training.loss_weights=[1, 2, 0.5]", "training.max_steps=1")
+        told = self.train("sum", 1, "training.loss=[mse, l1, relative_l2]", "training.loss_weights=[1, 2, 0.5]", "training.max_steps=1", "training.huber_delta=0.5")
+        self.assertIn("meshard train: warning: without effect: training.huber_delta (only with training.loss=huber).\n", told.err)
         found, = self.losses("sum")
         expected = first["mse"] + 2 * first["l1"] + 0.5 * first["relative_l2"]
         self.assertAlmostEqual(found, expected, delta=1e-5 * expected)

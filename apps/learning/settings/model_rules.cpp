@@ -39,6 +39,9 @@ SettingRule option_rule(const OptionInfo& option, const nlohmann::json& pattern)
                      .fallback = yaml_text(pattern),
                      .meaning = option.meaning + condition};
     if (option.only_with.empty()) rule.bounds = option.bounds;
+    if (!option.only_with.empty())
+        rule.only_with = {"model." + option.only_with +
+                          (option.only_with.find('=') == std::string::npos ? "=true" : "")};
     rule.bounds.words = option.bounds.words;  // the model checks the other bounds where they matter
     if (pattern.is_number_integer()) {
         rule.bounds.least = std::max(rule.bounds.least, 0.0);

@@ -81,10 +81,11 @@ struct UnrollSettings {
                  "of data.series: steps that a training step goes through, each from the state that the one before it "
                  "predicted");
         keys.add("training.unroll_interval", interval, {},
-                 "epochs after which one step more is unrolled, from 1 to training.unroll; 0: all from the start");
-        keys.add_choice(
-            "training.unroll_gradient", through_all, {{"all", true}, {"step", false}},
-            "gradients through all unrolled steps, or through each step alone, whose start counts as given");
+                 "epochs after which one step more is unrolled, from 1 to training.unroll; 0: all from the start")
+            .only_with = {"training.unroll"};
+        keys.add_choice("training.unroll_gradient", through_all, {{"all", true}, {"step", false}},
+                        "gradients through all unrolled steps, or through each step alone, whose start counts as given")
+            .only_with = {"training.unroll"};
         keys.add("training.noise", noise, {0, 100},
                  "of data.series: deviation of noise on told states, in units of each channel's deviation; what is "
                  "learnt makes up for it");

@@ -598,4 +598,25 @@ bool is_default(const Setting& setting, const std::vector<SettingRule>& rules)
     });
 }
 
+std::vector<std::string> keys_without_effect(const Settings& settings, const std::vector<SettingRule>& rules)
+{
+    const auto holds = [&](const std::string& condition) {
+        const auto key_and_words = split(condition, '=');
+        const auto words = split(key_and_words.back(), '|');
+        return std::ranges::any_of(settings.all(), [&](const Setting& other) {
+            if (!fits(key_and_words.front(), split(other.path, '.'), true)) return false;
+            if (key_and_words.size() == 1) return !is_default(other, rules);
+            return std::ranges::any_of(other.values, [&](const auto& value) { return contains(words, value); });
+        });
+    };
+    std::vector<std::string> found;
+    for (const auto& setting : settings.all()) {
+        const auto* rule = rule_of(rules, setting.path);
+        if (!rule || rule->only_with.empty() || is_default(setting, rules)) continue;
+        if (std::ranges::any_of(rule->only_with, holds)) continue;
+        found.push_back(fmt::format("{} (only with {})", setting.path, fmt::join(rule->only_with, " or ")));
+    }
+    return found;
+}
+
 }  // namespace meshard

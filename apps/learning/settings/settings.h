@@ -37,6 +37,9 @@ struct SettingRule {
     std::vector<std::string> not_yet = {};  ///< words that are known elsewhere and refused here as not implemented
     std::size_t length = 0;                 ///< number of values of a list; 0: any
     std::string of = {};                    ///< the models that have the key; empty: every run has it
+    /// The key has an effect if one of these holds: `key=word|word` of another key that has one of these values, or
+    /// `key` of one that has not its default. Empty: always.
+    std::vector<std::string> only_with = {};
 };
 
 /// A value and its source: `car.yaml:3:5`, `command line` or `default`.
@@ -103,5 +106,9 @@ std::string describe(std::span<const SettingRule> rules);
 
 /// Whether a setting has its default value; files of settings that a run wrote also state defaults.
 bool is_default(const Setting& setting, const std::vector<SettingRule>& rules);
+
+/// Lists the keys that are not at their defaults and have no effect beside the others, each with what it needs
+/// (`SettingRule::only_with`), e.g. `training.huber_delta (only with training.loss=huber)`.
+std::vector<std::string> keys_without_effect(const Settings& settings, const std::vector<SettingRule>& rules);
 
 }  // namespace meshard

@@ -222,15 +222,18 @@ struct DataConfig {
                  "array with signed distances, that sdf is read from in place of data.wall, e.g. implicit_distance");
         keys.add("data.ground", frame.ground, {},
                  "from where height is measured along data.forces.up: bounds (the lowest point of the case's box) or a "
-                 "number");
+                 "number")
+            .only_with = {"data.inputs=height", "data.volume.inputs=height"};
         keys.add("data.encoding", encoding.kind, {.words = {"none", "fourier", "learnable"}},
                  "also told of each place: sines and cosines of random waves (fourier), or along x, y, z with trained "
                  "frequencies (learnable)");
         keys.add("data.encoding_frequencies", encoding.num_frequencies, {1, 4096},
-                 "frequencies for each of data.encoding_scales (fourier), or for each of x, y and z (learnable)");
+                 "frequencies for each of data.encoding_scales (fourier), or for each of x, y and z (learnable)")
+            .only_with = {"data.encoding"};
         keys.add("data.encoding_scales", encoding.scales, {1e-6, 1e6},
                  "waves per data.length: deviations of the random frequencies (fourier), or range of the first ones "
-                 "(learnable)");
+                 "(learnable)")
+            .only_with = {"data.encoding"};
         keys.add("data.wall", wall, {},
                  "surfaces for sdf, wall_direction and domino below the root, e.g. body_*.stl, the last * is the id; "
                  "without * one for all");
@@ -257,7 +260,8 @@ struct DataConfig {
             "data.sampling_resolution", num_sampled, {},
             "points of a case in a training step, others in each epoch; 0: all. Validation and predictions take all");
         keys.add_choice("data.sampling", sampling, kSamplingKinds,
-                        "which points: all with the same chance, by area, or in blocks, so that no others are read");
+                        "which points: all with the same chance, by area, or in blocks, so that no others are read")
+            .only_with = {"data.sampling_resolution", "data.volume.sampling_resolution"};
         keys.add("data.parts", num_parts, {.least = 1, .most = 1e6, .words = {"auto"}},
                  "shards a case is cut into; auto: one a domain rank, 16 with parallel.balance");
         keys.add("data.shards", shards, {}, "folder that keeps the shards; shards/ in the run's folder unless said");
@@ -337,19 +341,23 @@ struct AugmentationConfig {
             "training.augment.mirror", mirror_axis, {{"none", -1}, {"x", 0}, {"y", 1}, {"z", 2}},
             "the axis that changes its sign where training cases are mirrored, y for cars; whole bodies only");
         keys.add("training.augment.mirror_share", mirror_share, {0, 1},
-                 "share of the epochs in which a case is mirrored");
+                 "share of the epochs in which a case is mirrored")
+            .only_with = {"training.augment.mirror"};
         keys.add_choice("training.augment.half_bodies", mirrors_half_bodies, {{"refused", false}, {"mirrored", true}},
                         "whether cases on one side of the mirror's plane through the origin, half bodies by their "
-                        "look, may be mirrored");
+                        "look, may be mirrored")
+            .only_with = {"training.augment.mirror"};
         keys.add("training.augment.rotation", rotation, {0, 180},
                  "largest angle in degrees by which training cases are turned about data.forces.up; needs "
                  "augment.free_stream");
         keys.add("training.augment.translation", translation, {0, 1e6},
                  "largest shifts of training cases along x, y and z, in units of data.length");
         keys.add("training.augment.free_stream", free_stream, {},
-                 "the three of data.constants that are the free stream's x, y and z and turn with the case");
+                 "the three of data.constants that are the free stream's x, y and z and turn with the case")
+            .only_with = {"training.augment.mirror", "training.augment.rotation"};
         keys.add("training.augment.sided_constants", sided_constants, {},
-                 "those of data.constants that change their sign in a mirror, e.g. a yaw angle");
+                 "those of data.constants that change their sign in a mirror, e.g. a yaw angle")
+            .only_with = {"training.augment.mirror"};
     }
 };
 
@@ -444,11 +452,13 @@ struct TrainingConfig {
         keys.add("training.loss_weights", loss_weights, {0, 1e6},
                  "factor of each loss in the sum, e.g. [1, 0.05] of loss: [mse, relative_l2]; 1 unless said");
         keys.add("training.huber_delta", loss.huber_delta, {1e-6, 1e6},
-                 "error from which huber grows in a line, in normalised units");
+                 "error from which huber grows in a line, in normalised units")
+            .only_with = {"training.loss=huber"};
         keys.add("training.field_weights.*", field_weights, {0, 1e6},
                  "how often a field counts in the loss: a number, or one for each of its channels; 1 unless said");
         keys.add("training.part_weights", part_weights, {0, 1e6},
-                 "factors of the losses of surface and volume, of cases with both");
+                 "factors of the losses of surface and volume, of cases with both")
+            .only_with = {"data.volume.files"};
         keys.add("training.point_weights", point_weights, {.words = {"none", "areas", "volumes"}},
                  "how often a point counts in the loss: once, by its area, or in solid cells by its volume; of both "
                  "parts [areas, volumes]");
@@ -459,7 +469,8 @@ struct TrainingConfig {
                  "spread; no head unless said")
             .fallback.clear();
         keys.add("training.coefficient_features", coefficient_features, {1, 4096},
-                 "numbers of a point whose means over the case that head is told");
+                 "numbers of a point whose means over the case that head is told")
+            .only_with = {"training.coefficient_weights"};
         keys.add("training.accumulate", accumulate, {1, 1e6},
                  "cases of a data group whose gradients are averaged before the weights change");
         keys.add("training.clip_norm", clip_norm, {0, 1e9},
@@ -476,10 +487,12 @@ struct TrainingConfig {
         keys.add("training.optimizer.weight_decay", weight_decay, {0, 100}, "decoupled weight decay");
         keys.add("training.optimizer.betas", betas, {.least = 0, .most = 0.999999999, .words = {"auto"}},
                  "decay rates of the two running means; auto: [0.9, 0.999], of lion [0.9, 0.99]");
-        keys.add("training.optimizer.momentum", momentum, {0, 0.999999999}, "decay rate of muon's running mean");
+        keys.add("training.optimizer.momentum", momentum, {0, 0.999999999}, "decay rate of muon's running mean")
+            .only_with = {"training.optimizer.name=muon", "training.optimizer.groups.*.name=muon"};
         keys.add_choice(
-            "training.optimizer.muon_size", muon_matches_adamw, {{"match_adamw", true}, {"original", false}},
-            "size of muon's steps: that of AdamW's, 0.2 sqrt(max(rows, columns)), or sqrt(max(1, rows / columns))");
+                "training.optimizer.muon_size", muon_matches_adamw, {{"match_adamw", true}, {"original", false}},
+                "size of muon's steps: that of AdamW's, 0.2 sqrt(max(rows, columns)), or sqrt(max(1, rows / columns))")
+            .only_with = {"training.optimizer.name=muon", "training.optimizer.groups.*.name=muon"};
         keys.add("training.optimizer.decay_vectors", decay_vectors, {},
                  "weight decay of parameters with one dimension, too: biases and norms");
         keys.add_each("training.optimizer.groups", parameter_groups);
@@ -490,20 +503,27 @@ struct TrainingConfig {
         keys.add("training.scheduler.warmup_steps", warmup_steps, {},
                  "steps in which the learning rate rises in a line");
         keys.add("training.scheduler.min_lr", min_learning_rate, {0, 100},
-                 "learning rate at the end of cosine, linear and polynomial; lowest one of step and exponential");
-        keys.add("training.scheduler.power", power, {0, 100}, "of polynomial: (1 - t) to this power");
+                 "learning rate at the end of cosine, linear and polynomial; lowest one of step and exponential")
+            .only_with = {"training.scheduler.name=cosine|linear|polynomial|step|exponential"};
+        keys.add("training.scheduler.power", power, {0, 100}, "of polynomial: (1 - t) to this power").only_with = {
+            "training.scheduler.name=polynomial"};
         keys.add("training.scheduler.step_epochs", step_epochs, {1},
-                 "of step: epochs after which the rate is multiplied by gamma");
+                 "of step: epochs after which the rate is multiplied by gamma")
+            .only_with = {"training.scheduler.name=step"};
         keys.add("training.scheduler.gamma", gamma, {0, 1},
-                 "factor of step (each step_epochs), exponential (each epoch) and plateau");
+                 "factor of step (each step_epochs), exponential (each epoch) and plateau")
+            .only_with = {"training.scheduler.name=step|exponential|plateau"};
         keys.add("training.scheduler.patience", plateau_patience, {},
-                 "of plateau: validations without a better one before the rate falls");
+                 "of plateau: validations without a better one before the rate falls")
+            .only_with = {"training.scheduler.name=plateau"};
         keys.add("training.scheduler.threshold", threshold, {0, 1},
-                 "of plateau: share by which a validation must be better to count");
+                 "of plateau: share by which a validation must be better to count")
+            .only_with = {"training.scheduler.name=plateau"};
         keys.add("training.early_stop.patience", stop_patience, {},
                  "validations without a better one that end the run; 0: none do");
         keys.add("training.early_stop.min_delta", stop_min_delta, {0, 1e6},
-                 "by how much the mean rel_l2 must fall below the best to count as better");
+                 "by how much the mean rel_l2 must fall below the best to count as better")
+            .only_with = {"training.early_stop.patience"};
         keys.add("training.max_minutes", max_minutes, {0, 1e7},
                  "time after which a run saves and ends, to be gone on with by --resume; 0: no limit");
         keys.add("training.keep_last", num_kept, {0, 1e6},

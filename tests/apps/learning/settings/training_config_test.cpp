@@ -9,6 +9,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <vector>
 
 namespace meshard {
 namespace {
@@ -293,6 +297,56 @@ TEST_F(TrainingConfigTest, ReadsGroupsOfParameters)
     EXPECT_FALSE(groups[0].weight_decay.has_value());
     EXPECT_EQ(groups[0].optimizer, "lion");
     EXPECT_EQ(groups[1].weight_decay, 0.5);
+}
+
+TEST_F(TrainingConfigTest, NamesKeysThatDoNothingBesideTheOthers)
+{
+    write_bytes(folder_ / "car.yaml", kSmall);
+    const auto found = [&](const std::vector<std::string>& words) {
+        const auto settings = read_training_settings(folder_ / "car.yaml", words);
+        return keys_without_effect(settings, training_rules(settings.text("model.name")));
+    };
+    using Texts = std::vector<std::string>;
+    EXPECT_EQ(found({"training.huber_delta=0.5"}), Texts{"training.huber_delta (only with training.loss=huber)"});
+    EXPECT_EQ(found({"training.huber_delta=1.0"}), Texts{});  // the default, as the settings of a run state it
+    EXPECT_EQ(found({"training.huber_delta=0.5", "training.loss=[mse, huber]"}), Texts{});
+    EXPECT_EQ(found({"training.optimizer.momentum=0.9", "training.part_weights=[2, 1]"}),
+              (Texts{"training.optimizer.momentum (only with training.optimizer.name=muon or "
+                     "training.optimizer.groups.*.name=muon)",
+                     "training.part_weights (only with data.volume.files)"}));
+    EXPECT_EQ(found({"training.optimizer.momentum=0.9", "training.optimizer.groups.a={match: x, name: muon}"}),
+              Texts{});
+    EXPECT_EQ(found({"data.sampling=areas", "data.sampling_resolution=0"}).size(), 1U);
+    EXPECT_EQ(found({"data.sampling=areas", "data.sampling_resolution=10"}), Texts{});
+    EXPECT_EQ(found({"training.scheduler.gamma=0.5"}),
+              Texts{"training.scheduler.gamma (only with training.scheduler.name=step|exponential|plateau)"});
+    EXPECT_EQ(found({"training.scheduler.gamma=0.5", "training.scheduler.name=plateau"}), Texts{});
+    EXPECT_EQ(found({"model.name=geotransolver", "model.n_hidden_local=8"}),
+              Texts{"model.n_hidden_local (only with model.include_local_features=true)"});
+    EXPECT_EQ(found({"model.name=domino", "model.self_attention=true", "model.processor_type=conv"}),
+              Texts{"model.self_attention (only with model.processor_type=unet)"});
+    EXPECT_EQ(found({"model.name=domino", "model.self_attention=true"}), Texts{});
+
+    const auto rules = training_rules();
+    for (const auto& rule : rules) {  // what a key needs can be said
+        for (const auto& condition : rule.only_with) {
+            const auto equals = condition.find('=');
+            const auto* other = rule_of(rules, condition.substr(0, equals));
+            ASSERT_NE(other, nullptr) << rule.path;
+            std::istringstream words(equals == std::string::npos ? "" : condition.substr(equals + 1));
+            for (std::string word; std::getline(words, word, '|') && !other->bounds.words.empty();)
+                EXPECT_TRUE(contains(other->bounds.words, word)) << rule.path << " " << word;
+        }
+    }
+    for (const char* folder : {"apps/sample", "apps/recipes"}) {
+        for (const auto& file : std::filesystem::directory_iterator(source_path(folder))) {
+            if (file.path().extension() != ".yaml") continue;
+            auto text = read_bytes(file.path());
+            for (std::size_t at; (at = text.find("???")) != text.npos;) text.replace(at, 3, "1");
+            write_bytes(folder_ / "car.yaml", text);
+            EXPECT_EQ(found({}), Texts{}) << file;
+        }
+    }
 }
 
 TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
