@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -17,6 +18,17 @@ EncodedArray::EncodedArray(std::shared_ptr<const RandomAccessFile> file, std::ui
                            bool is_base64, const ArrayEncoding& encoding, std::string where)
     : file_(std::move(file)), begin_(begin), length_(length), is_base64_(is_base64), encoding_(encoding),
       where_(std::move(where))
+{
+    read_header();
+}
+
+EncodedArray::EncodedArray(std::string_view text, bool is_base64, const ArrayEncoding& encoding, std::string where)
+    : text_(text), begin_(0), length_(text.size()), is_base64_(is_base64), encoding_(encoding), where_(std::move(where))
+{
+    read_header();
+}
+
+void EncodedArray::read_header()
 {
     if (is_base64_ && length_ == 0) return;
     if (encoding_.compression != Compression::None) {
@@ -28,7 +40,8 @@ EncodedArray::EncodedArray(std::shared_ptr<const RandomAccessFile> file, std::ui
     first_ = encoding_.word_size;
     // Some writers encode header and values together, others separately: then the header's last group is padded.
     const auto header = base64_length(encoding_.word_size);
-    if (is_base64_ && file_->text(begin_ + header - 3 + encoding_.word_size % 3, 1) == "=") {
+    std::string buffer;
+    if (is_base64_ && text(header - 3 + encoding_.word_size % 3, 1, buffer) == "=") {
         begin_ += header;
         length_ -= header;
         first_ = 0;
@@ -75,7 +88,7 @@ void EncodedArray::fail(const std::string& what) const
     throw IoError("{} {}.", where_, what);
 }
 
-std::vector<std::uint64_t> EncodedArray::words(std::uint64_t first, std::uint64_t count)
+std::vector<std::uint64_t> EncodedArray::words(std::uint64_t first, std::uint64_t count) const
 {
     const auto size = encoding_.word_size;
     if (first + count > num_available() / size) fail("ends inside its header. The file is truncated or damaged");
@@ -90,18 +103,31 @@ std::vector<std::uint64_t> EncodedArray::words(std::uint64_t first, std::uint64_
     return words;
 }
 
-// Bytes of the file, decoded from base64.
-void EncodedArray::fetch(std::uint64_t begin, std::span<std::byte> out)
+// Characters as they are written. `buffer` is the memory of those that are read from a file.
+std::string_view EncodedArray::text(std::uint64_t begin, std::uint64_t length, std::string& buffer) const
 {
-    if (!is_base64_) {
+    if (!file_) return text_.substr(begin_ + begin, length);
+    buffer = file_->text(begin_ + begin, length);
+    return buffer;
+}
+
+// Bytes of the file, decoded from base64.
+void EncodedArray::fetch(std::uint64_t begin, std::span<std::byte> out) const
+{
+    if (!is_base64_ && file_) {
         file_->read(begin_ + begin, out);
+        return;
+    }
+    if (!is_base64_) {
+        std::memcpy(out.data(), text_.data() + begin_ + begin, out.size());
         return;
     }
     constexpr std::uint64_t kGroups = 1 << 14;  // a group is three bytes, or four characters
     std::array<std::byte, 3 * kGroups> decoded;
+    std::string buffer;
     while (!out.empty()) {
         const auto first = begin / 3, end = std::min((begin + out.size() + 2) / 3, first + kGroups);
-        const auto count = decode_base64(file_->text(begin_ + 4 * first, 4 * (end - first)), decoded.data());
+        const auto count = decode_base64(text(4 * first, 4 * (end - first), buffer), decoded.data());
         const auto skipped = begin - 3 * first,
                    wanted = std::min<std::uint64_t>(out.size(), 3 * (end - first) - skipped);
         if (count.value_or(0) < skipped + wanted) fail("is not valid base64");
@@ -127,17 +153,18 @@ void EncodedArray::fetch_through_window(std::uint64_t begin, std::span<std::byte
     std::memcpy(out.data(), window_.data() + (begin - window_begin_), out.size());
 }
 
-void EncodedArray::inflate(std::size_t block)
+// Inflates a block to `out`, which has its length; `compressed` is memory for it.
+void EncodedArray::inflate(std::size_t block, std::vector<std::byte>& compressed, std::span<std::byte> out) const
 {
-    if (inflated_ == block + 1) return;
-    inflated_ = 0;
-    const auto begin = block == 0 ? 0 : block_ends_[block - 1];
-    compressed_.resize(block_ends_[block] - begin);
-    fetch(begin, compressed_);
-    block_.resize(std::min(block_size_, size_ - block * block_size_));
-    if (!decompress_block(encoding_.compression, compressed_, block_))
+    const auto begin = block == 0 ? 0 : block_ends_[block - 1], length = block_ends_[block] - begin;
+    auto bytes = std::as_bytes(std::span(text_)).subspan(file_ || is_base64_ ? 0 : begin_ + begin);
+    if (file_ || is_base64_) {
+        compressed.resize(length);
+        fetch(begin, compressed);
+        bytes = compressed;
+    }
+    if (!decompress_block(encoding_.compression, bytes.first(length), out))
         fail(fmt::format("cannot be inflated in its block {}. The file is damaged", block));
-    inflated_ = block + 1;
 }
 
 void EncodedArray::read(std::uint64_t begin, std::span<std::byte> out)
@@ -148,12 +175,40 @@ void EncodedArray::read(std::uint64_t begin, std::span<std::byte> out)
     }
     while (!out.empty()) {
         const auto block = begin / block_size_, skipped = begin % block_size_;
-        inflate(block);
+        if (inflated_ != block + 1) {
+            inflated_ = 0;
+            block_.resize(length_of(block));
+            inflate(block, compressed_, block_);
+            inflated_ = block + 1;
+        }
         const auto count = std::min<std::uint64_t>(out.size(), block_.size() - skipped);
         std::memcpy(out.data(), block_.data() + skipped, count);
         out = out.subspan(count);
         begin += count;
     }
+}
+
+std::span<const std::byte> EncodedArray::read_all(std::shared_ptr<std::byte[]>& memory) const
+{
+    if (size_ == 0) return {};
+    if (!block_ends_.empty()) {
+        memory.reset(new std::byte[size_]);
+        for_each_in_parallel(block_ends_.size(), [&](std::size_t block) {
+            thread_local std::vector<std::byte> compressed;
+            inflate(block, compressed, {memory.get() + block * block_size_, length_of(block)});
+        });
+        return {memory.get(), size_};
+    }
+    if (!is_base64_) return std::as_bytes(std::span(text_)).subspan(begin_ + first_, size_);
+    const auto encoded = text_.substr(begin_, base64_length(first_ + size_));
+    constexpr std::size_t run = std::size_t{1} << 18;  // characters
+    memory.reset(new std::byte[encoded.size() / 4 * 3]);
+    std::atomic<std::size_t> num_decoded = 0;
+    for_each_in_parallel((encoded.size() + run - 1) / run, [&](std::size_t i) {
+        num_decoded += decode_base64(encoded.substr(i * run, run), memory.get() + i * run / 4 * 3).value_or(0);
+    });
+    if (num_decoded < first_ + size_) fail("is not valid base64");
+    return {memory.get() + first_, size_};
 }
 
 }  // namespace meshard

@@ -150,15 +150,9 @@ std::optional<EncodedArray> XmlGridFile::encoded(const XmlElement& element, cons
     std::optional<TextPlace> place;
     bool is_base64 = true;
     if (*format == "appended") {
-        const auto offset = element.attribute("offset");
-        const auto number = offset != nullptr ? parse_number<std::uint64_t>(*offset) : std::nullopt;
-        if (!number) file_.fail("array '" + name + "' is appended but has no offset");
-        const auto length = outline_.appended ? outline_.appended->length : 0;
-        if (*number > length)
-            file_.fail(fmt::format("array '{}' should begin at byte {} of the appended data, which are only {} bytes "
-                                   "long. The file is truncated or damaged",
-                                   name, *number, length));
-        place = {outline_.appended->begin + *number, length - *number};
+        const auto appended = outline_.appended.value_or(TextPlace{});
+        const auto offset = file_.appended_offset(element, name, appended.length);
+        place = {appended.begin + offset, appended.length - offset};
         is_base64 = file_.appends_base64();
     } else {
         place = place_in(element.text);

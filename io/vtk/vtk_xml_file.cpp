@@ -2,7 +2,6 @@
 #include "io/vtk/vtk_xml_file.h"
 
 #include "io/bytes/ascii_numbers.h"
-#include "io/bytes/base64.h"
 #include "io/bytes/text_encoding.h"
 #include "io/bytes/time_choice.h"
 #include "partition/error.h"
@@ -10,8 +9,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -100,14 +97,15 @@ void VtkXmlFile::parse(std::string_view text)
     if (root_.name != "VTKFile") fail("expected the root element <VTKFile>, found <" + root_.name + ">");
 
     if (const auto* type = root_.attribute("type")) type_ = *type;
-    if (const auto* order = root_.attribute("byte_order")) swapped_ = *order == "BigEndian";
+    if (const auto* order = root_.attribute("byte_order")) encoding_.is_swapped = *order == "BigEndian";
     if (const auto* compressor = root_.attribute("compressor")) compressor_ = *compressor;
     for (const Compression compression : {Compression::Zlib, Compression::Lz4, Compression::Lzma})
-        if (is_available(compression) && vtk_compressor_name(compression) == compressor_) compression_ = compression;
+        if (is_available(compression) && vtk_compressor_name(compression) == compressor_)
+            encoding_.compression = compression;
     if (const auto* header = root_.attribute("header_type")) {
         if (*header != "UInt32" && *header != "UInt64")
             fail("header_type '" + *header + "' is neither UInt32 nor UInt64");
-        word_size_ = *header == "UInt64" ? 8 : 4;
+        encoding_.word_size = *header == "UInt64" ? 8 : 4;
     }
     if (const XmlElement* appended = root_.child("AppendedData")) {
         const auto* encoding = appended->attribute("encoding");
@@ -166,7 +164,7 @@ bool VtkXmlFile::is_at_least(int major, int minor) const
 
 bool VtkXmlFile::has_known_compressor() const
 {
-    return compressor_.empty() || compression_ != Compression::None;
+    return compressor_.empty() || encoding_.compression != Compression::None;
 }
 
 const XmlElement& VtkXmlFile::require_child(const XmlElement& parent, std::string_view name) const
@@ -187,12 +185,12 @@ std::int64_t VtkXmlFile::read_count(const XmlElement& element, std::string_view 
     return *value;
 }
 
-ArrayEncoding VtkXmlFile::encoding() const
+const ArrayEncoding& VtkXmlFile::encoding() const
 {
     if (!has_known_compressor())
         fail("arrays are compressed with '" + compressor_ +
              "', which is not known. Write the file again with zlib, or without compression");
-    return {compression_, word_size_, swapped_};
+    return encoding_;
 }
 
 DataArray VtkXmlFile::declared_array(const XmlElement& element) const
@@ -241,8 +239,8 @@ DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_row
         payload =
             type == ScalarType::String ? parse_ascii_texts(element.text, name) : parse_ascii(element.text, type, name);
     } else {
-        payload = decode(find_encoded(element, name), name);
-        if (swapped_) swap_bytes(payload, size_of(type));
+        payload = decode(element, name);
+        if (encoding_.is_swapped) swap_bytes(payload, size_of(type));
     }
     if (type == ScalarType::String) return split_strings(payload, name, num_rows, num_components);
 
@@ -264,148 +262,43 @@ DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_row
     return array;
 }
 
-VtkXmlFile::Encoded VtkXmlFile::find_encoded(const XmlElement& element, const std::string& name) const
+std::uint64_t VtkXmlFile::appended_offset(const XmlElement& element, const std::string& name,
+                                          std::uint64_t length) const
 {
-    // Some writers break base64 into lines; then the first break comes early.
-    const auto base64 = [&](std::string_view text) -> Encoded {
-        constexpr std::size_t longest_line = 4096;
-        if (text.substr(0, longest_line).find_first_of(kXmlBlanks) == std::string_view::npos)
-            return {text, true, element.own_text};
-        auto joined = std::make_shared<std::string>(text);
-        std::erase_if(*joined, [](char c) { return kXmlBlanks.find(c) != std::string_view::npos; });
-        return {*joined, true, joined};
-    };
     const auto* text = element.attribute("offset");
-    const auto* format = element.attribute("format");
-    const std::string_view values = trimmed(element.text);
-    if (format != nullptr && *format == "binary" && (text == nullptr || !values.empty())) return base64(values);
     const auto offset = text != nullptr ? parse_number<std::uint64_t>(trimmed(*text)) : std::nullopt;
     if (!offset) fail("array '" + name + "' is appended but has no offset");
-    if (*offset > appended_.size())
+    if (*offset > length)
         fail(fmt::format("array '{}' should begin at byte {} of the appended data, which are only {} bytes long. The "
                          "file is truncated or damaged",
-                         name, *text, appended_.size()));
-    if (appended_is_base64_) return base64(trimmed(appended_.substr(*offset)));
-    return {appended_.substr(*offset), false, nullptr};
+                         name, *offset, length));
+    return *offset;
 }
 
-// Decodes the words first ... first + count - 1 of the header before an array, and only their characters.
-std::vector<std::uint64_t> VtkXmlFile::read_words(const Encoded& encoded, std::size_t first, std::size_t count,
-                                                  const std::string& name) const
+VtkXmlFile::Payload VtkXmlFile::decode(const XmlElement& element, const std::string& name) const
 {
-    const std::size_t end = (first + count) * word_size_;
-    std::vector<std::byte> decoded;
-    const std::byte* bytes = reinterpret_cast<const std::byte*>(encoded.text.data());
-    const std::size_t length = encoded.base64 ? base64_length(end) : end;
-    if (encoded.text.size() < length)
-        fail("array '" + name + "' ends inside its header. The file is truncated or damaged");
-    if (encoded.base64) {
-        auto result = decode_base64(encoded.text.substr(0, length));
-        if (!result || result->size() < end) fail("array '" + name + "' is not valid base64");
-        decoded = std::move(*result);
-        bytes = decoded.data();
+    const auto* format = element.attribute("format");
+    auto text = trimmed(element.text);
+    const bool is_inline =
+        format != nullptr && *format == "binary" && (element.attribute("offset") == nullptr || !text.empty());
+    const bool is_base64 = is_inline || appended_is_base64_;
+    if (!is_inline) {
+        text = appended_.substr(appended_offset(element, name, appended_.size()));
+        if (is_base64) text = trimmed(text);
     }
-    std::vector<std::uint64_t> words(count);
-    for (std::size_t i = 0; i < count; ++i) {
-        std::array<std::byte, 8> word{};
-        std::memcpy(word.data(), bytes + (first + i) * word_size_, word_size_);
-        if (swapped_) std::reverse(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(word_size_));
-        std::memcpy(&words[i], word.data(), 8);
+    // Some writers break base64 into lines; then the first break comes early.
+    constexpr std::size_t longest_line = 4096;
+    std::string joined;
+    if (is_base64 && text.substr(0, longest_line).find_first_of(kXmlBlanks) != std::string_view::npos) {
+        joined = text;
+        std::erase_if(joined, [](char c) { return kXmlBlanks.find(c) != std::string_view::npos; });
+        text = joined;
     }
-    return words;
-}
-
-VtkXmlFile::Payload VtkXmlFile::decode(const Encoded& encoded, const std::string& name) const
-{
-    if (encoded.base64 && encoded.text.empty()) return {};
-    if (!compressor_.empty()) return inflate(encoded, name);
-
-    const std::uint64_t size = read_words(encoded, 0, 1, name)[0];
-    if (size == 0) return {};
-    // Some writers encode header and values together, others separately: then the header's last group is padded.
-    const std::size_t header_length = base64_length(word_size_);
-    const bool is_apart = encoded.base64 && encoded.text[header_length - 3 + word_size_ % 3] == '=';
-    const std::string_view all = is_apart ? encoded.text.substr(header_length) : encoded.text;
-    const std::size_t begin = is_apart ? 0 : word_size_;
-    const std::size_t available = encoded.base64 ? all.size() / 4 * 3 : all.size();
-    if (size > available || size + begin > available)
-        fail(
-            fmt::format("array '{}' should have {} bytes, but only {} are left in the file. It is truncated or damaged",
-                        name, size, available));
-    if (!encoded.base64) {
-        std::shared_ptr<const void> owner = file_;
-        if (converted_ != nullptr) owner = converted_;
-        return {reinterpret_cast<const std::byte*>(all.data()) + begin, static_cast<std::size_t>(size),
-                std::move(owner)};
-    }
-
-    const std::string_view text = all.substr(0, base64_length(begin + size));
-    constexpr std::size_t run = std::size_t{1} << 18;  // characters
-    auto bytes = allocate(text.size() / 4 * 3);
-    std::atomic<std::size_t> num_decoded = 0;
-    for_each_in_parallel((text.size() + run - 1) / run, [&](std::size_t i) {
-        num_decoded += decode_base64(text.substr(i * run, run), bytes.get() + i * run / 4 * 3).value_or(0);
-    });
-    if (num_decoded < begin + size) fail("array '" + name + "' is not valid base64");
-    return {bytes.get() + begin, static_cast<std::size_t>(size), bytes};
-}
-
-// Compressed arrays: number of blocks, size of a block, size of the last block if it is shorter (else 0), the
-// compressed size of each; then the blocks. In base64 the header is a run of its own.
-VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::string& name) const
-{
-    encoding();  // refuses an unknown compressor
-    const std::uint64_t num_blocks = read_words(encoded, 0, 1, name)[0];
-    if (num_blocks == 0) return {};
-    if (num_blocks > encoded.text.size() / word_size_)
-        fail(fmt::format(
-            "array '{}' should have {} compressed blocks, more than the file can hold. It is truncated or damaged",
-            name, num_blocks));
-    const std::size_t num_words = 3 + static_cast<std::size_t>(num_blocks);
-    const auto words = read_words(encoded, 0, num_words, name);
-    const std::uint64_t block_size = words[1], last_size = words[2] != 0 ? words[2] : block_size;
-
-    std::uint64_t compressed_size = 0;
-    const std::uint64_t too_much = encoded.text.size() + 1;  // counts are clamped to it, so that sums cannot overflow
-    for (std::size_t i = 3; i < num_words; ++i)
-        compressed_size = std::min(compressed_size + std::min(words[i], too_much), too_much);
-    const std::size_t header = encoded.base64 ? base64_length(num_words * word_size_) : num_words * word_size_;
-    const std::size_t body = encoded.base64 ? base64_length(compressed_size) : compressed_size;
-    if (body > encoded.text.size() - header)
-        fail(fmt::format("array '{}' should have {} compressed bytes or more, but only {} characters are left in the "
-                         "file. It is truncated or damaged",
-                         name, compressed_size, encoded.text.size() - header));
-
-    const std::string_view blocks = encoded.text.substr(header, body);
-    // If the only block is a short last one, the size of full blocks has no meaning.
-    const std::uint64_t ratio = largest_ratio(compression_);
-    if (last_size > block_size || last_size / ratio > compressed_size ||
-        (num_blocks > 1 && block_size / ratio > compressed_size / (num_blocks - 1)))
-        fail(fmt::format("array '{}' announces blocks of {} bytes, more than its data can hold. The file is damaged",
-                         name, block_size));
-    const std::size_t size = block_size * (num_blocks - 1) + last_size;
-    auto bytes = allocate(size);
-    std::vector<std::uint64_t> begins(num_blocks, 0);
-    for (std::size_t i = 1; i < num_blocks; ++i) begins[i] = begins[i - 1] + words[2 + i];
-    std::atomic<std::uint64_t> damaged = num_blocks;
-    for_each_in_parallel(num_blocks, [&](std::size_t i) {
-        const std::uint64_t expected = i + 1 < num_blocks ? block_size : last_size;
-        thread_local std::vector<std::byte> decoded;
-        const auto* block = reinterpret_cast<const std::byte*>(blocks.data()) + begins[i];
-        if (encoded.base64) {  // the groups of four characters that contain the block
-            const std::size_t first_group = begins[i] / 3, end_group = (begins[i] + words[3 + i] + 2) / 3;
-            decoded.resize((end_group - first_group) * 3);
-            const std::string_view text = blocks.substr(first_group * 4, (end_group - first_group) * 4);
-            if (begins[i] % 3 + words[3 + i] > decode_base64(text, decoded.data()).value_or(0)) damaged = i;
-            block = decoded.data() + begins[i] % 3;
-        }
-        if (damaged != i &&
-            !decompress_block(compression_, {block, words[3 + i]}, {bytes.get() + i * block_size, expected}))
-            damaged = i;
-    });
-    if (damaged != num_blocks)
-        fail(fmt::format("block {} of array '{}' cannot be inflated. The file is damaged", damaged, name));
-    return {bytes.get(), size, bytes};
+    std::shared_ptr<std::byte[]> memory;
+    const auto bytes = EncodedArray(text, is_base64, encoding(), where_ + ": array '" + name + "'").read_all(memory);
+    if (memory) return {bytes.data(), bytes.size(), std::move(memory)};
+    if (converted_) return {bytes.data(), bytes.size(), converted_};
+    return {bytes.data(), bytes.size(), file_};
 }
 
 VtkXmlFile::Payload VtkXmlFile::parse_ascii(std::string_view text, ScalarType type, const std::string& name) const
@@ -452,7 +345,7 @@ VtkXmlFile::Payload VtkXmlFile::read_bits(const XmlElement& element, std::int64_
              std::span(reinterpret_cast<const std::int32_t*>(numbers.data), numbers.size / sizeof(std::int32_t)))
             values->push_back(value != 0 ? 1 : 0);
     } else {
-        const Payload packed = decode(find_encoded(element, name), name);
+        const Payload packed = decode(element, name);
         const std::size_t count = num_values < 0 ? packed.size * 8 : static_cast<std::size_t>(num_values);
         if (packed.size != (count + 7) / 8)
             fail(fmt::format("array '{}' should hold {} bits, that is {} bytes; found {}. The file is damaged", name,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "io/bytes/block_codec.h"
 #include "io/bytes/mapped_file.h"
 #include "io/bytes/xml.h"
 #include "io/vtk/encoded_array.h"
@@ -44,7 +43,10 @@ public:
     std::int64_t read_count(const XmlElement& element, std::string_view attribute) const;
 
     /// How arrays are written that are not text. @throws IoError for a compressor that this build has not
-    ArrayEncoding encoding() const;
+    const ArrayEncoding& encoding() const;
+    /// Where an appended array begins among the appended data. @throws IoError if it does not say it, or begins behind
+    /// their `length`
+    std::uint64_t appended_offset(const XmlElement& element, const std::string& name, std::uint64_t length) const;
     bool appends_base64() const { return appended_is_base64_; }  ///< whether appended data are in base64, or else raw
 
     /// A <DataArray> or <Array> without rows: name, type, number and names of components, unit. @throws IoError as
@@ -75,19 +77,9 @@ private:
         std::size_t size = 0;
         std::shared_ptr<const void> owner;
     };
-    // The encoded bytes of an array in the file; raw or base64 text.
-    struct Encoded {
-        std::string_view text;
-        bool base64 = false;
-        std::shared_ptr<const std::string> own_text;  // memory of `text` if it is not part of the file
-    };
 
     void parse(std::string_view text);
-    Encoded find_encoded(const XmlElement& element, const std::string& name) const;
-    Payload decode(const Encoded& encoded, const std::string& name) const;
-    Payload inflate(const Encoded& encoded, const std::string& name) const;
-    std::vector<std::uint64_t> read_words(const Encoded& encoded, std::size_t first, std::size_t count,
-                                          const std::string& name) const;
+    Payload decode(const XmlElement& element, const std::string& name) const;
     Payload parse_ascii(std::string_view text, ScalarType type, const std::string& name) const;
     Payload parse_ascii_texts(std::string_view text, const std::string& name) const;
     Payload read_bits(const XmlElement& element, std::int64_t num_values, const std::string& name) const;
@@ -104,9 +96,7 @@ private:
     std::size_t time_step_ = 0;
     std::string type_;
     std::string compressor_;
-    Compression compression_ = Compression::None;
-    std::size_t word_size_ = 4;
-    bool swapped_ = false;
+    ArrayEncoding encoding_;
     bool appended_is_base64_ = false;
     std::string_view appended_;
 };

@@ -437,6 +437,8 @@ TEST(GridFile, NamesWhatIsDamaged)
                          23, "Piece Extent=\"0 64 0 64"));
     refusal("should begin at byte 99999", changed("offset=\"0\"", "offset=\"99999\""));
     refusal("the file ends inside", whole.substr(0, 200));
+    const auto appended = whole.find("<AppendedData");
+    refusal("ends inside its header", std::string(whole).erase(appended, whole.find("</VTKFile>") - appended));
     refusal("the file is empty", "");
     write_bytes(file, whole);
     EXPECT_TRUE(throws_with<InvalidInput>("no cell field 'v'", [&] { GridFile::open(file)->read("v", true, box); }));
