@@ -359,9 +359,7 @@ DataArray GridFile::values_for(const std::string& name, bool of_cells, const Gri
         throw IoError("{}: the array '{}' has {} components, expected {} at most. The file is damaged.", where_, name,
                       declared.num_components(), kMostComponents);
     DataArray values(name, declared.type(), box.num_rows(), declared.num_components());
-    values.component_names = declared.component_names;
-    values.unit = declared.unit;
-    values.attribute = declared.attribute;
+    describe_as(values, declared);
     return values;
 }
 

@@ -40,13 +40,6 @@ std::int64_t integer(const DataArray& array, std::int64_t row)
     }
 }
 
-const XmlElement* named(const XmlElement& parent, std::string_view name)
-{
-    for (const XmlElement& element : parent.children)
-        if (const auto* found = element.attribute("Name"); found != nullptr && *found == name) return &element;
-    return nullptr;
-}
-
 }  // namespace
 
 MappedMesh::MappedMesh(const std::filesystem::path& path) : where_("read_mesh: " + path.string())
@@ -89,14 +82,10 @@ void MappedMesh::open_vtk_xml(const std::filesystem::path& path)
     rest_.kind = file.type() == "PolyData" ? MeshKind::Surface : MeshKind::Unstructured;
     if (rest_.kind != MeshKind::Surface && file.type() != "UnstructuredGrid")
         file.fail("expected a VTKFile of type UnstructuredGrid or PolyData, found '" + file.type() + "'");
-    const auto* appended = file.root().child("AppendedData");
-    const auto* encoding = appended != nullptr ? appended->attribute("encoding") : nullptr;
-    const auto* order = file.root().attribute("byte_order");
     if (!file.compressor().empty()) fail("its arrays are compressed and cannot be mapped" + std::string(advice));
-    if (encoding == nullptr || *encoding != "raw")
+    if (file.root().child("AppendedData") == nullptr || file.appends_base64())
         fail("its arrays are not appended raw and cannot be mapped" + std::string(advice));
-    if (order != nullptr && *order == "BigEndian")
-        fail("its numbers are big endian and cannot be mapped" + std::string(advice));
+    if (file.encoding().is_swapped) fail("its numbers are big endian and cannot be mapped" + std::string(advice));
     const XmlElement& grid = file.require_child(file.root(), file.type());
     if (std::ranges::count(grid.children, "Piece", &XmlElement::name) != 1 || !file.times().empty())
         fail("it has not exactly one piece, of one time" + std::string(advice));
@@ -120,7 +109,7 @@ void MappedMesh::open_vtk_xml(const std::filesystem::path& path)
         if (count == 0) return;
         const XmlElement& element = file.require_child(piece, tag);
         const auto require = [&](const char* name) -> const XmlElement& {
-            const XmlElement* found = named(element, name);
+            const XmlElement* found = find_named(element, name);
             if (found == nullptr) fail("<" + std::string(tag) + "> has no array '" + name + "'");
             return *found;
         };
@@ -129,11 +118,11 @@ void MappedMesh::open_vtk_xml(const std::filesystem::path& path)
         num_cells_ += count;
         if (polydata_group >= 0) return;
         types_ = map_array(require("types"), count);
-        if (named(element, "faces") != nullptr) {
+        if (find_named(element, "faces") != nullptr) {
             faces_ = map_array(require("faces"), -1);
             face_ends_ = map_array(require("faceoffsets"), count);
             has_polyhedra_ = true;
-        } else if (named(element, "face_connectivity") != nullptr) {
+        } else if (find_named(element, "face_connectivity") != nullptr) {
             fail("its polyhedra are in the tables of VTK 9.4, which cannot be mapped" + std::string(advice));
         }
     };
@@ -180,9 +169,7 @@ void MappedMesh::require_whole() const
         fail(fmt::format("points are {} x {}, expected 3 x Float32 or Float64", points.num_components(),
                          to_string(points.type())));
     const auto require_integers = [&](const DataArray& array) {
-        if (array.type() == ScalarType::Float32 || array.type() == ScalarType::Float64)
-            fail("array '" + array.name() + "' of the cells is " + std::string(to_string(array.type())) +
-                 ", integers are expected");
+        if (const auto fault = integers_fault(array); !fault.empty()) fail(fault);
     };
     for (const Group& group : groups_) {
         require_integers(group.ends);

@@ -40,9 +40,7 @@ DataArray converted(const DataArray& array, ScalarType type, const std::string& 
             });
         });
     });
-    result.component_names = array.component_names;
-    result.unit = array.unit;
-    result.attribute = array.attribute;
+    describe_as(result, array);
     return result;
 }
 
@@ -60,9 +58,7 @@ DataArray without_values(const DataArray& like, std::int64_t num_rows)
                 nothing = -1;
             std::ranges::fill(array.mutable_values<T>(), nothing);
         });
-    array.component_names = like.component_names;
-    array.unit = like.unit;
-    array.attribute = like.attribute;
+    describe_as(array, like);
     return array;
 }
 
@@ -106,9 +102,7 @@ void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group,
             DataArray array = found != nullptr && found->num_rows() == num_rows && num_rows > 0
                                   ? converted(*found, model.type(), where)
                                   : without_values(model, num_rows);
-            array.component_names = model.component_names;
-            array.unit = model.unit;
-            array.attribute = model.attribute;
+            describe_as(array, model);
             arrays.push_back(std::move(array));
         }
         block.mesh.*group = std::move(arrays);

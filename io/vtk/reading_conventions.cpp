@@ -2,6 +2,7 @@
 #include "io/vtk/reading_conventions.h"
 
 #include "io/bytes/text_encoding.h"
+#include "io/vtk/vtk_xml_reader.h"
 #include "partition/nearest_name.h"
 
 #include <algorithm>
@@ -45,9 +46,7 @@ private:
         for (std::string& text : texts)
             if (!is_utf8(text)) text = converted(text);
         DataArray result = DataArray::from_strings(array.name(), std::move(texts), array.num_components());
-        result.component_names = array.component_names;
-        result.unit = array.unit;
-        result.attribute = array.attribute;
+        describe_as(result, array);
         array = std::move(result);
     }
 

@@ -223,8 +223,7 @@ private:
                                  array.name(), array.num_rows(), num_rows));
             for (int role = 0; attributes != nullptr && role < vtkDataSetAttributes::NUM_ATTRIBUTES; ++role)
                 if (attributes->GetAbstractAttribute(role) == from)
-                    array.attribute += (array.attribute.empty() ? "" : " ") +
-                                       std::string(vtkDataSetAttributes::GetAttributeTypeAsString(role));
+                    add_role(array, vtkDataSetAttributes::GetAttributeTypeAsString(role));
             add_array(arrays, std::move(array), where_);
         }
         return arrays;
@@ -714,8 +713,7 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
         for (DataArray& array : block.mesh.field_data)
             if (array.name() == "QA_Records" || array.name() == "Info_Records") clear_after_text(array);
     for (MeshBlock& block : blocks)
-        if (time && find_array(block.mesh.field_data, "TimeValue") == nullptr)
-            block.mesh.field_data.push_back(DataArray::from("TimeValue", std::vector<double>{*time}));
+        if (time) add_time(block.mesh.field_data, *time);
     if (options.blocks.empty()) {
         const auto is_patch = [](const MeshBlock& block) {
             return block.name.find("/Patches/") != std::string::npos || block.name.starts_with("Side Sets/");

@@ -59,27 +59,12 @@ Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const Data
     return cells;
 }
 
-void require_integers(const VtkXmlFile& file, const DataArray& array)
-{
-    if (array.type() == ScalarType::Float32 || array.type() == ScalarType::Float64 ||
-        array.type() == ScalarType::String)
-        file.fail("array '" + array.name() + "' of the cells is " + std::string(to_string(array.type())) +
-                  ", integers are expected");
-}
-
-const XmlElement& require_named(const VtkXmlFile& file, const XmlElement& parent, std::string_view name)
-{
-    for (const XmlElement& element : parent.children)
-        if (const auto* found = element.attribute("Name");
-            found != nullptr && *found == name && file.is_of_time_step(element))
-            return element;
-    file.fail("<" + parent.name + "> has no array '" + std::string(name) + "'");
-}
-
 DataArray read_integers(const VtkXmlFile& file, const XmlElement& parent, std::string_view name, std::int64_t num_rows)
 {
-    DataArray array = file.read_array(require_named(file, parent, name), num_rows);
-    require_integers(file, array);
+    const auto* element = find_named(parent, name, &file);
+    if (element == nullptr) file.fail("<" + parent.name + "> has no array '" + std::string(name) + "'");
+    DataArray array = file.read_array(*element, num_rows);
+    if (const auto fault = integers_fault(array); !fault.empty()) file.fail(fault);
     return array;
 }
 
@@ -91,14 +76,6 @@ Csr read_cell_group(const VtkXmlFile& file, const XmlElement& element, std::int6
     return read_cells(file, connectivity, offsets, num_points, "<" + element.name + ">");
 }
 
-bool has_named(const XmlElement& parent, std::string_view name)
-{
-    return std::ranges::any_of(parent.children, [&](const XmlElement& element) {
-        const auto* found = element.attribute("Name");
-        return found != nullptr && *found == name;
-    });
-}
-
 /// Reads the layout of VTK 9.4 and later: a table of faces (points of each), and a table of the faces of each cell.
 Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const std::vector<std::uint8_t>& types,
                      std::int64_t num_points)
@@ -108,20 +85,7 @@ Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const st
     const Csr faces_of_cells = read_cells(file, read_integers(file, element, "polyhedron_to_faces", -1),
                                           read_integers(file, element, "polyhedron_offsets", std::ssize(types)),
                                           faces.num_rows(), "polyhedra (by their faces)");
-    Csr streams;
-    for (std::size_t i = 0; i < types.size(); ++i) {
-        if (types[i] == kPolyhedron) {
-            const auto cell_faces = faces_of_cells.row(static_cast<std::int64_t>(i));
-            streams.indices.push_back(static_cast<std::int32_t>(cell_faces.size()));
-            for (const std::int32_t face : cell_faces) {
-                const auto points = faces.row(face);
-                streams.indices.push_back(static_cast<std::int32_t>(points.size()));
-                append(streams.indices, points);
-            }
-        }
-        streams.offsets.push_back(std::ssize(streams.indices));
-    }
-    return streams;
+    return face_streams_of(faces, faces_of_cells, types);
 }
 
 /// Reads the arrays `faces` (concatenated streams) and `faceoffsets` (the end of each cell's stream; -1 for cells that
@@ -129,7 +93,7 @@ Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const st
 Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const std::vector<std::uint8_t>& types,
                       std::int64_t num_points)
 {
-    if (!has_named(element, "faces") && has_named(element, "face_connectivity"))
+    if (!find_named(element, "faces") && find_named(element, "face_connectivity"))
         return read_face_tables(file, element, types, num_points);
     const auto num_cells = std::ssize(types);
     const DataArray faces = read_integers(file, element, "faces", -1);
@@ -308,9 +272,7 @@ DataArray join(std::span<const DataArray* const> arrays)
         }
         result = DataArray::view(first.name(), first.type(), num_rows, first.num_components(), bytes.get(), bytes);
     }
-    result.component_names = first.component_names;
-    result.unit = first.unit;
-    result.attribute = first.attribute;
+    describe_as(result, first);
     return result;
 }
 
@@ -342,6 +304,64 @@ std::span<const std::string_view> attribute_roles()
                                                             "HigherOrderDegrees",
                                                             "ProcessIds"};
     return roles;
+}
+
+bool has_role(const DataArray& array, std::string_view role)
+{
+    return (" " + array.attribute + " ").find(fmt::format(" {} ", role)) != std::string::npos;
+}
+
+void add_role(DataArray& array, std::string_view role)
+{
+    array.attribute.append(array.attribute.empty() ? "" : " ").append(role);
+}
+
+void describe_as(DataArray& array, const DataArray& like)
+{
+    array.component_names = like.component_names;
+    array.unit = like.unit;
+    array.attribute = like.attribute;
+}
+
+void add_time(std::vector<DataArray>& field_data, double time)
+{
+    if (find_array(field_data, "TimeValue") == nullptr)
+        field_data.push_back(DataArray::from("TimeValue", std::vector<double>{time}));
+}
+
+Csr face_streams_of(const Csr& faces, const Csr& faces_of_cells, const std::vector<std::uint8_t>& types)
+{
+    Csr streams;
+    for (std::size_t i = 0; i < types.size(); ++i) {
+        if (types[i] == kPolyhedron) {
+            const auto cell_faces = faces_of_cells.row(static_cast<std::int64_t>(i));
+            streams.indices.push_back(static_cast<std::int32_t>(cell_faces.size()));
+            for (const std::int32_t face : cell_faces) {
+                const auto points = faces.row(face);
+                streams.indices.push_back(static_cast<std::int32_t>(points.size()));
+                append(streams.indices, points);
+            }
+        }
+        streams.offsets.push_back(std::ssize(streams.indices));
+    }
+    return streams;
+}
+
+const XmlElement* find_named(const XmlElement& parent, std::string_view name, const VtkXmlFile* of_step)
+{
+    for (const XmlElement& element : parent.children)
+        if (const auto* found = element.attribute("Name");
+            found != nullptr && *found == name && (of_step == nullptr || of_step->is_of_time_step(element)))
+            return &element;
+    return nullptr;
+}
+
+std::string integers_fault(const DataArray& array)
+{
+    if (array.type() != ScalarType::Float32 && array.type() != ScalarType::Float64 &&
+        array.type() != ScalarType::String)
+        return {};
+    return fmt::format("array '{}' of the cells is {}, integers are expected", array.name(), to_string(array.type()));
 }
 
 int polydata_group(std::uint8_t cell_type)
@@ -406,7 +426,7 @@ std::vector<DataArray> read_vtk_arrays(const VtkXmlFile& file, const XmlElement*
         const auto* name = group->attribute(role);
         if (name == nullptr) continue;
         for (DataArray& array : arrays)
-            if (array.name() == *name) array.attribute += (array.attribute.empty() ? "" : " ") + std::string(role);
+            if (array.name() == *name) add_role(array, role);
     }
     return arrays;
 }
@@ -431,8 +451,7 @@ Mesh read_vtk_xml(const VtkXmlFile& file)
     }
     auto& field_data = pieces.front().field_data;
     field_data = read_vtk_arrays(file, grid.child("FieldData"), -1);
-    if (!file.times().empty() && find_array(field_data, "TimeValue") == nullptr)
-        field_data.push_back(DataArray::from("TimeValue", std::vector<double>{file.times()[file.time_step()]}));
+    if (!file.times().empty()) add_time(field_data, file.times()[file.time_step()]);
     return append_meshes(std::move(pieces), file.where());
 }
 

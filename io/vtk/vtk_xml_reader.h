@@ -39,5 +39,24 @@ void add_array(std::vector<DataArray>& arrays, DataArray array, const std::strin
 
 /// VTK's names of the roles that arrays can have, e.g. `Scalars`, in the order in which its files list them.
 std::span<const std::string_view> attribute_roles();
+bool has_role(const DataArray& array, std::string_view role);
+void add_role(DataArray& array, std::string_view role);
+
+/// Gives an array the names of components, the unit and the roles of another one.
+void describe_as(DataArray& array, const DataArray& like);
+
+/// Adds a time as the field array `TimeValue` unless there is one of that name.
+void add_time(std::vector<DataArray>& field_data, double time);
+
+/// Returns the rows of `Mesh::face_streams` for cells of these types, from the points of each face and the faces of
+/// each cell.
+Csr face_streams_of(const Csr& faces, const Csr& faces_of_cells, const std::vector<std::uint8_t>& types);
+
+/// Finds the array of that name among the children of a <Cells> or <Piece>, on request of the file's time step; null
+/// if there is none.
+const XmlElement* find_named(const XmlElement& parent, std::string_view name, const VtkXmlFile* of_step = nullptr);
+
+/// Describes an array of cells that holds no integers; empty if it holds some.
+std::string integers_fault(const DataArray& array);
 
 }  // namespace meshard

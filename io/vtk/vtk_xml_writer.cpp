@@ -120,8 +120,7 @@ std::string roles_text(std::span<const DataArray> arrays)
     std::string text;
     for (const std::string_view role : attribute_roles())
         for (const DataArray& array : arrays) {
-            const std::string roles = " " + array.attribute + " ";
-            if (roles.find(" " + std::string(role) + " ") == std::string::npos) continue;
+            if (!has_role(array, role)) continue;
             text += attribute_text(role, array.name());
             break;
         }

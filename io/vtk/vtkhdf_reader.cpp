@@ -268,18 +268,7 @@ private:
                                      "FaceOffsets", "FaceConnectivity");
         const Csr uses = read_cells(root_, part, at.first_cell[0], mesh.num_cells(), sum_of(num_uses, 0, part),
                                     uses_here, faces_here, "PolyhedronOffsets", "PolyhedronToFaces");
-        Csr streams;
-        for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
-            if (mesh.cell_types[i] == kPolyhedron) {
-                streams.indices.push_back(static_cast<std::int32_t>(uses.row(i).size()));
-                for (const std::int32_t face : uses.row(i)) {
-                    streams.indices.push_back(static_cast<std::int32_t>(faces.row(face).size()));
-                    append(streams.indices, faces.row(face));
-                }
-            }
-            streams.offsets.push_back(streams.num_entries());
-        }
-        return streams;
+        return face_streams_of(faces, uses, mesh.cell_types);
     }
 
     /// In a series each array has its own offset of the step's rows.
@@ -299,15 +288,20 @@ private:
             DataArray array = read(group, member, begin);
             for (const std::string_view role : attribute_roles())
                 if (const auto named = group.text_attribute(std::string(role)); named && *named == member)
-                    array.attribute += (array.attribute.empty() ? "" : " ") + std::string(role);
+                    add_role(array, role);
             arrays.push_back(std::move(array));
         }
-        // HDF5 lists members by name; the original order is stored separately.
+        restore_order(arrays, group);
+        return arrays;
+    }
+
+    /// HDF5 lists members by name; the original order is stored separately.
+    static void restore_order(std::vector<DataArray>& arrays, const Hdf5Group& group)
+    {
         if (const auto order = group.text_attribute("ArrayOrder"))
             std::ranges::stable_sort(arrays, {}, [&](const DataArray& array) {
                 return ("\n" + *order + "\n").find("\n" + array.name() + "\n");
             });
-        return arrays;
     }
 
     /// The rows of the step that is read, where the file says which these are.
@@ -329,13 +323,9 @@ private:
             const Hdf5Group group = root_.group("FieldData");
             for (const std::string& member : group.names())
                 if (!group.is_group(member)) arrays.push_back(read_field(group, member));
-            if (const auto order = group.text_attribute("ArrayOrder"))
-                std::ranges::stable_sort(arrays, {}, [&](const DataArray& array) {
-                    return ("\n" + *order + "\n").find("\n" + array.name() + "\n");
-                });
+            restore_order(arrays, group);
         }
-        if (step_.time && find_array(arrays, "TimeValue") == nullptr)
-            arrays.push_back(DataArray::from("TimeValue", std::vector<double>{*step_.time}));
+        if (step_.time) add_time(arrays, *step_.time);
         return arrays;
     }
 

@@ -37,8 +37,7 @@ void set_order_and_roles(const Hdf5Group& group, const std::vector<DataArray>& a
     for (const DataArray& array : arrays) {
         order += (order.empty() ? "" : "\n") + array.name();
         for (const std::string_view role : attribute_roles())
-            if ((" " + array.attribute + " ").find(" " + std::string(role) + " ") != std::string::npos)
-                group.set_attribute(std::string(role), array.name());
+            if (has_role(array, role)) group.set_attribute(std::string(role), array.name());
     }
     if (!order.empty()) group.set_attribute("ArrayOrder", order);
 }
