@@ -4,12 +4,14 @@
 #include "partition/error.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <hdf5.h>
 #include <memory>
+#include <type_traits>
 
 namespace meshard {
 
@@ -115,13 +117,6 @@ std::optional<std::vector<std::string>> read_texts(hid_t type, hid_t space, std:
     return texts;
 }
 
-std::string joined(const std::vector<std::string>& names)
-{
-    std::string text;
-    for (std::size_t i = 0; i < names.size(); ++i) text += (i == 0 ? "" : "\n") + names[i];
-    return text;
-}
-
 void set_text_attribute(hid_t object, const std::string& name, const std::string& text)
 {
     const Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
@@ -178,8 +173,9 @@ std::vector<std::string> names_of_scales(hid_t set, std::size_t num_dimensions)
     return names;
 }
 
-/// The numbers of an attribute; empty if it is absent, or has none.
-std::vector<double> get_real_attribute(hid_t object, const std::string& name)
+/// The numbers of an attribute; empty if it is absent, has none, or has others than integers and `T` are.
+template <class T>
+std::vector<T> get_numbers(hid_t object, const std::string& name)
 {
     if (H5Aexists(object, name.c_str()) <= 0) return {};
     const Handle attribute(H5Aopen(object, name.c_str(), H5P_DEFAULT), H5Aclose);
@@ -187,10 +183,29 @@ std::vector<double> get_real_attribute(hid_t object, const std::string& name)
     const Handle type(H5Aget_type(attribute), H5Tclose);
     const auto count = H5Sget_simple_extent_npoints(space);
     const auto kind = H5Tget_class(type);
-    if (count < 0 || count > 1000 || (kind != H5T_INTEGER && kind != H5T_FLOAT)) return {};
-    std::vector<double> values(count);
-    if (H5Aread(attribute, H5T_NATIVE_DOUBLE, values.data()) < 0) return {};
+    const bool is_read = kind == H5T_INTEGER || (kind == H5T_FLOAT && std::is_floating_point_v<T>);
+    if (count < 0 || count > 1000 || !is_read) return {};
+    std::vector<T> values(count);
+    const auto memory = std::is_floating_point_v<T> ? H5T_NATIVE_DOUBLE : H5T_NATIVE_INT64;
+    if (H5Aread(attribute, memory, values.data()) < 0) return {};
     return values;
+}
+
+Handle opened(const Hdf5Group& group, hid_t id, const std::string& name)
+{
+    const hid_t set = group.has(name) ? H5Dopen2(id, name.c_str(), H5P_DEFAULT) : -1;
+    if (set < 0) group.fail("has no data set '" + name + "'");
+    return {set, H5Dclose};
+}
+
+/// @param type   that of the data set `name`
+ScalarType type_in(const Hdf5Group& group, hid_t type, const std::string& name)
+{
+    const auto kind = scalar_type(type);
+    if (!kind)
+        group.fail("the data set '" + name +
+                   "' holds neither integers nor floating numbers of up to 64 bits nor texts");
+    return *kind;
 }
 
 [[noreturn]] void fail_to_write(const Hdf5Group& group, const std::string& name)
@@ -219,7 +234,8 @@ bool write_rows(hid_t set, hid_t type, hid_t space, int rank, hsize_t start, con
 
 void set_description(hid_t set, const DataArray& array)
 {
-    if (!array.component_names.empty()) set_text_attribute(set, "ComponentNames", joined(array.component_names));
+    if (!array.component_names.empty())
+        set_text_attribute(set, "ComponentNames", fmt::format("{}", fmt::join(array.component_names, "\n")));
     if (!array.unit.empty()) set_text_attribute(set, "Units", array.unit);
 }
 
@@ -304,20 +320,12 @@ std::optional<std::string> Hdf5Group::text_attribute(const std::string& name) co
 
 std::vector<std::int64_t> Hdf5Group::integer_attribute(const std::string& name) const
 {
-    if (H5Aexists(id_, name.c_str()) <= 0) return {};
-    const Handle attribute(H5Aopen(id_, name.c_str(), H5P_DEFAULT), H5Aclose);
-    const Handle space(H5Aget_space(attribute), H5Sclose);
-    const Handle type(H5Aget_type(attribute), H5Tclose);
-    const auto count = H5Sget_simple_extent_npoints(space);
-    if (count < 0 || count > 1000 || H5Tget_class(type) != H5T_INTEGER) return {};
-    std::vector<std::int64_t> values(count);
-    if (H5Aread(attribute, H5T_NATIVE_INT64, values.data()) < 0) return {};
-    return values;
+    return get_numbers<std::int64_t>(id_, name);
 }
 
 std::vector<double> Hdf5Group::real_attribute(const std::string& name) const
 {
-    return get_real_attribute(id_, name);
+    return get_numbers<double>(id_, name);
 }
 
 void Hdf5Group::set_attribute(const std::string& name, const std::string& text) const
@@ -336,8 +344,7 @@ void Hdf5Group::set_attribute(const std::string& name, std::vector<std::int64_t>
 
 std::pair<std::int64_t, std::int32_t> Hdf5Group::shape(const std::string& name) const
 {
-    const Handle set(has(name) ? H5Dopen2(id_, name.c_str(), H5P_DEFAULT) : -1, H5Dclose);
-    if (set < 0) fail("has no data set '" + name + "'");
+    const Handle set = opened(*this, id_, name);
     const Handle space(H5Dget_space(set), H5Sclose);
     const int rank = H5Sget_simple_extent_ndims(space);
     if (rank == 0 && H5Sget_simple_extent_type(space) == H5S_SCALAR) return {1, 1};
@@ -352,8 +359,7 @@ std::pair<std::int64_t, std::int32_t> Hdf5Group::shape(const std::string& name) 
 
 std::vector<std::int64_t> Hdf5Group::dimensions(const std::string& name) const
 {
-    const Handle set(has(name) ? H5Dopen2(id_, name.c_str(), H5P_DEFAULT) : -1, H5Dclose);
-    if (set < 0) fail("has no data set '" + name + "'");
+    const Handle set = opened(*this, id_, name);
     const Handle space(H5Dget_space(set), H5Sclose);
     std::vector<hsize_t> found(std::max(0, H5Sget_simple_extent_ndims(space)));
     if (!found.empty()) H5Sget_simple_extent_dims(space, found.data(), nullptr);
@@ -362,32 +368,27 @@ std::vector<std::int64_t> Hdf5Group::dimensions(const std::string& name) const
 
 ScalarType Hdf5Group::type_of(const std::string& name) const
 {
-    const Handle set(has(name) ? H5Dopen2(id_, name.c_str(), H5P_DEFAULT) : -1, H5Dclose);
-    if (set < 0) fail("has no data set '" + name + "'");
+    const Handle set = opened(*this, id_, name);
     const Handle type(H5Dget_type(set), H5Tclose);
-    const auto kind = scalar_type(type);
-    if (!kind)
-        fail("the data set '" + name + "' holds neither integers nor floating numbers of up to 64 bits nor texts");
-    return *kind;
+    return type_in(*this, type, name);
 }
 
 Hdf5Group::Description Hdf5Group::description(const std::string& name) const
 {
-    const Handle set(has(name) ? H5Dopen2(id_, name.c_str(), H5P_DEFAULT) : -1, H5Dclose);
-    if (set < 0) fail("has no data set '" + name + "'");
+    const Handle set = opened(*this, id_, name);
     const auto num_dimensions = dimensions(name).size();
     Description found;
     found.unit = get_text_attribute(set, "units").value_or("");
     if (get_text_attribute(set, "_Unsigned") == "true") found.unread_attribute = "_Unsigned";
     const auto take = [&](const char* name, double& to) {
-        const auto numbers = get_real_attribute(set, name);
+        const auto numbers = get_numbers<double>(set, name);
         if (numbers.size() == 1) to = numbers.front();
         if (numbers.size() != 1 && H5Aexists(set, name) > 0) found.unread_attribute = name;
     };
     take("scale_factor", found.packing.scale);
     take("add_offset", found.packing.offset);
     for (const char* missing : {"_FillValue", "missing_value"})
-        for (const auto value : get_real_attribute(set, missing))
+        for (const auto value : get_numbers<double>(set, missing))
             if (!std::isnan(value)) found.packing.missing.push_back(value);
     for (const char* list : {"_ARRAY_DIMENSIONS", "DIMENSION_LABELS"})
         if (auto names = get_text_attributes(set, list, num_dimensions)) found.dimension_names = std::move(*names);
@@ -402,8 +403,7 @@ Hdf5Group::Description Hdf5Group::description(const std::string& name) const
 void Hdf5Group::read_box(const std::string& name, const std::vector<std::int64_t>& first,
                          const std::vector<std::int64_t>& count, DataArray& values) const
 {
-    const Handle set(has(name) ? H5Dopen2(id_, name.c_str(), H5P_DEFAULT) : -1, H5Dclose);
-    if (set < 0) fail("has no data set '" + name + "'");
+    const Handle set = opened(*this, id_, name);
     const Handle space(H5Dget_space(set), H5Sclose);
     const std::vector<hsize_t> start(first.begin(), first.end()), sizes(count.begin(), count.end());
     if (H5Sget_simple_extent_ndims(space) != static_cast<int>(start.size()) ||
@@ -423,11 +423,9 @@ DataArray Hdf5Group::read(const std::string& name, std::int64_t first, std::int6
                          num_rows, first, first + count - 1));
     const Handle set(H5Dopen2(id_, name.c_str(), H5P_DEFAULT), H5Dclose);
     const Handle type(H5Dget_type(set), H5Tclose);
-    const auto kind = scalar_type(type);
-    if (!kind)
-        fail("the data set '" + name + "' holds neither integers nor floating numbers of up to 64 bits nor texts");
+    const auto kind = type_in(*this, type, name);
     if (static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(num_components) *
-            std::max<std::size_t>(1, size_of(*kind)) / largest_hdf5_ratio >
+            std::max<std::size_t>(1, size_of(kind)) / largest_hdf5_ratio >
         H5Dget_storage_size(set) + 1024)
         fail("the data set '" + name + "' announces more rows than its bytes can hold. It is damaged");
 
@@ -439,16 +437,16 @@ DataArray Hdf5Group::read(const std::string& name, std::int64_t first, std::int6
         dims[0] = static_cast<hsize_t>(count);
         if (count > 0) H5Sselect_hyperslab(space, H5S_SELECT_SET, start.data(), nullptr, dims.data(), nullptr);
     }
-    DataArray array(name, *kind, count, num_components);
+    DataArray array(name, kind, count, num_components);
     if (count > 0) {
         const Handle memory(rank > 0 ? H5Screate_simple(rank, dims.data(), nullptr) : H5Screate(H5S_SCALAR), H5Sclose);
-        if (*kind == ScalarType::String) {
+        if (kind == ScalarType::String) {
             auto texts =
                 read_texts(type, memory, static_cast<std::size_t>(count) * static_cast<std::size_t>(num_components),
                            [&](hid_t as, void* to) { return H5Dread(set, as, memory, space, H5P_DEFAULT, to); });
             if (!texts) fail("the data set '" + name + "' cannot be read. It is truncated or damaged");
             array = DataArray::from_strings(name, std::move(*texts), num_components);
-        } else if (H5Dread(set, memory_type(*kind), memory, space, H5P_DEFAULT, array.mutable_bytes().data()) < 0) {
+        } else if (H5Dread(set, memory_type(kind), memory, space, H5P_DEFAULT, array.mutable_bytes().data()) < 0) {
             fail("the data set '" + name + "' cannot be read. It is truncated or damaged");
         }
     }

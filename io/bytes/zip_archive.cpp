@@ -85,12 +85,17 @@ void ZipArchive::fail(const std::string& what) const
     throw IoError("{} {}.", where_, what);
 }
 
+void ZipArchive::fail_as_damaged(const std::string& what) const
+{
+    fail("is a damaged zip archive: " + what);
+}
+
 std::span<const std::byte> ZipArchive::part(std::uint64_t begin, std::uint64_t size, const char* what) const
 {
     const auto bytes = archive_.bytes;
     if (begin > bytes.size() || size > bytes.size() - begin)
-        fail(fmt::format("is a damaged zip archive: {} lies at byte {} with {} bytes, beyond the end at {}", what,
-                         begin, size, bytes.size()));
+        fail_as_damaged(
+            fmt::format("{} lies at byte {} with {} bytes, beyond the end at {}", what, begin, size, bytes.size()));
     return bytes.subspan(begin, size);
 }
 
@@ -117,11 +122,10 @@ void ZipArchive::read_directory()
     std::uint64_t limit = end;
     if (count == 0xffff || directory_size == kIn64 || directory_begin == kIn64) {
         if (end < kLocator64Size || number_at<std::uint32_t>(bytes, end - kLocator64Size) != kLocator64Signature)
-            fail("is a damaged zip archive: its zip64 locator is missing");
+            fail_as_damaged("its zip64 locator is missing");
         const auto at = number_at<std::uint64_t>(bytes, end - kLocator64Size + 8);
         const auto record = part(at, kEnd64Size, "the zip64 end record");
-        if (number_at<std::uint32_t>(record, 0) != kEnd64Signature)
-            fail("is a damaged zip archive: its zip64 end record is missing");
+        if (number_at<std::uint32_t>(record, 0) != kEnd64Signature) fail_as_damaged("its zip64 end record is missing");
         count = number_at<std::uint64_t>(record, 32);
         directory_size = number_at<std::uint64_t>(record, 40);
         directory_begin = number_at<std::uint64_t>(record, 48);
@@ -130,18 +134,17 @@ void ZipArchive::read_directory()
         fail("is a zip archive in several volumes, which is not supported");
     }
     if (directory_begin > limit || directory_size > limit - directory_begin)
-        fail(fmt::format("is a damaged zip archive: its directory of {} bytes at byte {} does not end before byte {}",
-                         directory_size, directory_begin, limit));
+        fail_as_damaged(fmt::format("its directory of {} bytes at byte {} does not end before byte {}", directory_size,
+                                    directory_begin, limit));
 
     auto rest = bytes.subspan(directory_begin, directory_size);
     for (std::uint64_t i = 0; i < count; ++i) {
         if (rest.size() < kEntrySize || number_at<std::uint32_t>(rest, 0) != kEntrySignature)
-            fail(fmt::format("is a damaged zip archive: its directory announces {} entries, and entry {} is missing",
-                             count, i));
+            fail_as_damaged(fmt::format("its directory announces {} entries, and entry {} is missing", count, i));
         const std::size_t name_size = number_at<std::uint16_t>(rest, 28),
                           extra_size = number_at<std::uint16_t>(rest, 30);
         const std::size_t total = kEntrySize + name_size + extra_size + number_at<std::uint16_t>(rest, 32);
-        if (total > rest.size()) fail(fmt::format("is a damaged zip archive: entry {} of its directory is cut off", i));
+        if (total > rest.size()) fail_as_damaged(fmt::format("entry {} of its directory is cut off", i));
         const std::string name(reinterpret_cast<const char*>(rest.data()) + kEntrySize, name_size);
         Entry entry{.method = number_at<std::uint16_t>(rest, 10),
                     .checksum = number_at<std::uint32_t>(rest, 16),
@@ -154,13 +157,12 @@ void ZipArchive::read_directory()
         while (extra.size() >= 4) {
             const auto id = number_at<std::uint16_t>(extra, 0);
             const std::size_t size = number_at<std::uint16_t>(extra, 2);
-            if (size > extra.size() - 4) fail("is a damaged zip archive: the extra field of '" + name + "' is cut off");
+            if (size > extra.size() - 4) fail_as_damaged("the extra field of '" + name + "' is cut off");
             auto field = extra.subspan(4, size);
             if (id == kZip64Field) {
                 for (std::uint64_t* value : {&entry.size, &entry.packed_size, &header}) {
                     if (*value != kIn64) continue;
-                    if (field.size() < 8)
-                        fail("is a damaged zip archive: the zip64 field of '" + name + "' is cut off");
+                    if (field.size() < 8) fail_as_damaged("the zip64 field of '" + name + "' is cut off");
                     *value = number_at<std::uint64_t>(field, 0);
                     field = field.subspan(8);
                 }
@@ -170,7 +172,7 @@ void ZipArchive::read_directory()
 
         const auto local = part(header, kLocalSize, ("the header of '" + name + "'").c_str());
         if (number_at<std::uint32_t>(local, 0) != kLocalSignature)
-            fail("is a damaged zip archive: the header of '" + name + "' is missing");
+            fail_as_damaged("the header of '" + name + "' is missing");
         entry.begin = header + kLocalSize + number_at<std::uint16_t>(local, 26) + number_at<std::uint16_t>(local, 28);
         part(entry.begin, entry.packed_size, ("entry '" + name + "'").c_str());
         if (!entries_.emplace(name, entry).second) fail("has two entries '" + name + "'");
@@ -200,7 +202,7 @@ void ZipArchive::refuse_overlaps(std::uint64_t directory_begin) const
     for (std::size_t i = 0; i < order.size(); ++i) {
         const std::uint64_t end = i + 1 < order.size() ? order[i + 1].first : directory_begin;
         if (order[i].first > end || entries_.at(*order[i].second).packed_size > end - order[i].first)
-            fail("is a damaged zip archive: entry '" + *order[i].second + "' overlaps what follows it");
+            fail_as_damaged("entry '" + *order[i].second + "' overlaps what follows it");
     }
 }
 

@@ -51,6 +51,7 @@ private:
     };
 
     [[noreturn]] void fail(const std::string& what) const;
+    [[noreturn]] void fail_as_damaged(const std::string& what) const;
     std::span<const std::byte> part(std::uint64_t begin, std::uint64_t size, const char* what) const;
     void read_directory();
     void refuse_overlaps(std::uint64_t directory_begin) const;
