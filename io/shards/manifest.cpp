@@ -5,6 +5,7 @@
 #include "io/bytes/hashed_json.h"
 #include "io/bytes/mapped_file.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <nlohmann/json.hpp>
 
@@ -12,6 +13,7 @@
 #include <limits>
 #include <set>
 #include <string_view>
+#include <utility>
 
 namespace meshard {
 
@@ -24,6 +26,18 @@ constexpr const char* format_name = "meshard shards";
 
 // Rows of a part are numbered in 32 bits.
 constexpr std::int64_t most_rows_of_a_part = std::numeric_limits<std::int32_t>::max();
+
+// The counts of a part, by their names in the manifest.
+constexpr std::pair<const char*, std::int64_t PartQuality::*> kQualityCounts[] = {
+    {"owned", &PartQuality::num_owned},
+    {"ghosts", &PartQuality::num_ghosts},
+    {"cut_edges", &PartQuality::cut_edges},
+    {"components", &PartQuality::num_components}};
+constexpr std::pair<const char*, std::int64_t ManifestPart::*> kRowCounts[] = {
+    {"owned_cells", &ManifestPart::num_owned_cells},
+    {"ghost_cells", &ManifestPart::num_ghost_cells},
+    {"owned_points", &ManifestPart::num_owned_points},
+    {"ghost_points", &ManifestPart::num_ghost_points}};
 
 /// An integer that counts rows, bytes or the like. @throws IoError if it is not one, or is larger than `most`
 std::int64_t count_at(const Json& json, const char* name, const std::string& where,
@@ -54,13 +68,12 @@ NamedTexts texts_from_json(const Json& json)
 Json to_json(const PartitionQuality& quality)
 {
     Json parts = Json::array();
-    for (const PartQuality& part : quality.parts)
-        parts.push_back({{"owned", part.num_owned},
-                         {"ghosts", part.num_ghosts},
-                         {"cut_edges", part.cut_edges},
-                         {"components", part.num_components},
-                         {"neighbors", part.neighbors},
-                         {"neighbor_edges", part.neighbor_edges}});
+    for (const PartQuality& part : quality.parts) {
+        Json& written = parts.emplace_back();
+        for (const auto& [name, count] : kQualityCounts) written[name] = part.*count;
+        written["neighbors"] = part.neighbors;
+        written["neighbor_edges"] = part.neighbor_edges;
+    }
     return {{"edge_cut", quality.edge_cut},
             {"communication_volume", quality.communication_volume},
             {"imbalance", quality.imbalance},
@@ -70,17 +83,14 @@ Json to_json(const PartitionQuality& quality)
 PartitionQuality quality_from_json(const Json& json)
 {
     PartitionQuality quality;
-    quality.edge_cut = json.at("edge_cut").get<std::int64_t>();
-    quality.communication_volume = json.at("communication_volume").get<std::int64_t>();
-    quality.imbalance = json.at("imbalance").get<double>();
+    json.at("edge_cut").get_to(quality.edge_cut);
+    json.at("communication_volume").get_to(quality.communication_volume);
+    json.at("imbalance").get_to(quality.imbalance);
     for (const Json& part : json.at("parts")) {
         PartQuality& read = quality.parts.emplace_back();
-        read.num_owned = part.at("owned").get<std::int64_t>();
-        read.num_ghosts = part.at("ghosts").get<std::int64_t>();
-        read.cut_edges = part.at("cut_edges").get<std::int64_t>();
-        read.num_components = part.at("components").get<std::int64_t>();
-        read.neighbors = part.at("neighbors").get<std::vector<std::int32_t>>();
-        read.neighbor_edges = part.at("neighbor_edges").get<std::vector<std::int64_t>>();
+        for (const auto& [name, count] : kQualityCounts) part.at(name).get_to(read.*count);
+        part.at("neighbors").get_to(read.neighbors);
+        part.at("neighbor_edges").get_to(read.neighbor_edges);
     }
     return quality;
 }
@@ -105,8 +115,8 @@ ScalarType scalar_type_from_name(const std::string& name, const std::string& whe
 ManifestArray array_from_json(const Json& json, const std::string& where)
 {
     ManifestArray array;
-    array.group = json.at("group").get<std::string>();
-    array.name = json.at("name").get<std::string>();
+    json.at("group").get_to(array.group);
+    json.at("name").get_to(array.name);
     array.stored_as = json.value("stored_as", array.name);
     array.type = scalar_type_from_name(json.at("type").get<std::string>(), where);
     array.num_components =
@@ -117,31 +127,25 @@ ManifestArray array_from_json(const Json& json, const std::string& where)
 
 Json to_json(const ManifestPart& part)
 {
-    return {{"file", part.file},
-            {"owned_cells", part.num_owned_cells},
-            {"ghost_cells", part.num_ghost_cells},
-            {"owned_points", part.num_owned_points},
-            {"ghost_points", part.num_ghost_points},
-            {"bytes", part.num_bytes},
-            {"hash", part.hash}};
+    Json json{{"file", part.file}};
+    for (const auto& [name, count] : kRowCounts) json[name] = part.*count;
+    json["bytes"] = part.num_bytes;
+    json["hash"] = part.hash;
+    return json;
 }
 
 ManifestPart part_from_json(const Json& json, const std::string& where)
 {
     ManifestPart part;
-    part.file = json.at("file").get<std::string>();
+    json.at("file").get_to(part.file);
     const auto of_part = where + ", piece '" + part.file + "'";
-    part.num_owned_cells = count_at(json, "owned_cells", of_part, most_rows_of_a_part);
-    part.num_ghost_cells = count_at(json, "ghost_cells", of_part, most_rows_of_a_part);
-    part.num_owned_points = count_at(json, "owned_points", of_part, most_rows_of_a_part);
-    part.num_ghost_points = count_at(json, "ghost_points", of_part, most_rows_of_a_part);
+    for (const auto& [name, count] : kRowCounts) part.*count = count_at(json, name, of_part, most_rows_of_a_part);
     part.num_bytes = count_at(json, "bytes", of_part);
-    part.hash = json.at("hash").get<std::string>();
+    json.at("hash").get_to(part.hash);
 
     const std::filesystem::path file = part.file;
-    bool leaves_folder = file.is_absolute() || file.empty();
-    for (const auto& step : file) leaves_folder = leaves_folder || step == "..";
-    if (leaves_folder) throw IoError("{}: piece '{}' is not inside the folder.", where, part.file);
+    if (file.is_absolute() || file.empty() || contains(file, std::filesystem::path("..")))
+        throw IoError("{}: piece '{}' is not inside the folder.", where, part.file);
     return part;
 }
 
@@ -174,10 +178,10 @@ Manifest manifest_from_json(const Json& json, const std::string& where)
         throw IoError("{}: expected \"format\": \"{}\". It is no manifest of a shards folder.", where, format_name);
     require_version(json, format_version, where + ", a manifest of shards,");
     Manifest manifest;
-    manifest.info.source = json.at("source").at("path").get<std::string>();
-    manifest.info.source_hash = json.at("source").at("hash").get<std::string>();
-    manifest.info.method = json.at("method").get<std::string>();
-    manifest.info.seed = json.at("seed").get<std::int64_t>();
+    json.at("source").at("path").get_to(manifest.info.source);
+    json.at("source").at("hash").get_to(manifest.info.source_hash);
+    json.at("method").get_to(manifest.info.method);
+    json.at("seed").get_to(manifest.info.seed);
     manifest.info.options = texts_from_json(json.at("options"));
     manifest.info.versions = texts_from_json(json.at("versions"));
     manifest.info.quality = quality_from_json(json.at("quality"));
@@ -189,7 +193,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where)
     manifest.num_points = count_at(json, "points", where);
     manifest.num_ghost_layers =
         static_cast<std::int32_t>(count_at(json, "ghost_layers", where, std::numeric_limits<std::int32_t>::max()));
-    manifest.bounds = json.at("bounds").get<std::array<double, 6>>();
+    json.at("bounds").get_to(manifest.bounds);
     for (const Json& array : json.at("arrays")) manifest.arrays.push_back(array_from_json(array, where));
     for (const Json& part : json.at("parts")) manifest.parts.push_back(part_from_json(part, where));
     require_fitting_parts(manifest, where);
