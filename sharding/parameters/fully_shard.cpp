@@ -236,10 +236,7 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
         }
         parameters.emplace_back(item.key(), parameter);
     }
-    if (options.broadcast_at_start)
-        broadcast_module(module, *state->mesh);
-    else
-        verify_module(module, *state->mesh);
+    broadcast_module(module, *state->mesh);
 
     for (const auto& [name, cut] : options.kept_parts) {
         const auto found = std::ranges::find(parameters, name, &std::pair<std::string, at::Tensor>::first);

@@ -25,7 +25,6 @@ struct FullyShardOptions {
     /// all units form a unit of their own. If empty, the units are the direct children, and the children of a
     /// ModuleList or Sequential.
     std::function<bool(const std::string& name, const torch::nn::Module& submodule)> is_unit = {};
-    bool broadcast_at_start = true;  ///< take parameters and buffers from rank 0; otherwise they must already be equal
     /// Gather the next unit and reduce the last one's gradients during the computation; costs their memory.
     bool overlaps = true;
     bool over_all_axes = false;  ///< shard parameters over all ranks of the device mesh instead of its axis `data`
@@ -89,8 +88,8 @@ private:
     std::shared_ptr<State> state_;
 };
 
-/// Shards the parameters of a module. Collective over all ranks of `device_mesh`, which must have an axis `data` unless
-/// parameters are sharded over all axes.
+/// Shards the parameters of a module; they and its buffers become those of rank 0. Collective over all ranks of
+/// `device_mesh`, which must have an axis `data` unless parameters are sharded over all axes.
 /// @throws InvalidInput without that axis; if a parameter is sharded already, is not a leaf or shares its memory; if
 /// the ranks' modules differ; if a kept part is not a parameter, does not fit its shape, or `data` has several ranks.
 FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh,

@@ -410,7 +410,7 @@ ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const Devi
     }
     if (options.verify_at_start)
         verify_module(module, mesh, options.source_rank);
-    else if (options.broadcast_at_start)
+    else
         broadcast_module(module, mesh, options.source_rank);
 
     impl->pinned.resize(impl->parameters.size());

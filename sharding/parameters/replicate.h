@@ -14,8 +14,7 @@ namespace meshard {
 
 struct ReplicateOptions {
     std::int64_t bucket_bytes = 4 << 20;  ///< approximate size of the messages in which gradients are reduced
-    bool broadcast_at_start = true;       ///< copy parameters and buffers from the source rank
-    /// Instead of copying, check that they equal those of the source rank bit by bit.
+    /// Check that parameters and buffers equal those of the source rank bit by bit, instead of copying them.
     bool verify_at_start = false;
     int source_rank = 0;  ///< within the device mesh
 };
