@@ -4,6 +4,7 @@
 #include "apps/bench/operator_benchmark.h"
 #include "apps/bench/scaling_benchmark.h"
 #include "apps/bench/training_benchmark.h"
+#include "apps/console/json_report.h"
 #include "apps/console/text_table.h"
 #include "apps/devices/device_load.h"
 #include "apps/devices/rank_device.h"
@@ -11,13 +12,13 @@
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "apps/verbs/data_bench_command.h"
+#include "partition/lists.h"
 
 #include <CLI/CLI.hpp>
 #include <c10/core/DeviceGuard.h>
-#include <nlohmann/json.hpp>
+#include <fmt/core.h>
 
 #include <algorithm>
-#include <iomanip>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -56,15 +57,12 @@ BenchArguments changed(BenchArguments run, const std::string& word)
                                                      {"layers", &run.shape.n_layers},
                                                      {"heads", &run.shape.n_head},
                                                      {"slices", &run.shape.slice_num}};
-        const auto among = [&](const std::vector<std::string>& names) {
-            return std::ranges::find(names, value) != names.end();
-        };
         if (const auto found = numbers.find(name); found != numbers.end()) {
             *found->second = static_cast<std::int64_t>(parse_numbers(value, "--also " + name, 1)[0]);
             if (*found->second < 1) throw UsageError("--also {}: expected a number of at least 1.", part);
-        } else if (name == "memory" && among(kMemoryNames)) {
+        } else if (name == "memory" && contains(kMemoryNames, value)) {
             run.memory = value;
-        } else if (name == "precision" && among(kPrecisionNames)) {
+        } else if (name == "precision" && contains(kPrecisionNames, value)) {
             run.precision = value;
         } else if (name == "graph" && (value == "true" || value == "false")) {
             run.from_graph = value == "true";
@@ -192,27 +190,28 @@ void report(const BenchArguments& arguments, const StepTimes& times)
     const auto& shape = arguments.shape;
     const double rate = static_cast<double>(shape.num_points) / times.sharded_seconds;
     if (arguments.json) {
-        const nlohmann::ordered_json json{{"points", shape.num_points},
-                                          {"ranks", times.num_ranks},
-                                          {"threads_per_rank", times.threads_per_rank},
-                                          {"plain_seconds", times.plain_seconds},
-                                          {"sharded_seconds", times.sharded_seconds},
-                                          {"sharded_over_plain", times.sharded_over_plain},
-                                          {"points_per_second", rate},
-                                          {"messages_per_step", times.num_messages},
-                                          {"message_bytes_per_step", times.message_bytes}};
-        std::cout << json.dump(2) << '\n';
+        print_json({{"points", shape.num_points},
+                    {"ranks", times.num_ranks},
+                    {"threads_per_rank", times.threads_per_rank},
+                    {"plain_seconds", times.plain_seconds},
+                    {"sharded_seconds", times.sharded_seconds},
+                    {"sharded_over_plain", times.sharded_over_plain},
+                    {"points_per_second", rate},
+                    {"messages_per_step", times.num_messages},
+                    {"message_bytes_per_step", times.message_bytes}});
         return;
     }
-    std::cout << "Training step: " << shape.num_points << " points, " << shape.n_layers << " layers, " << shape.n_hidden
-              << " channels, " << shape.n_head << " heads, " << shape.slice_num << " slices; " << times.num_ranks
-              << " rank(s) of " << times.threads_per_rank << " thread(s)\n"
-              << (times.num_ranks == 1 ? "  plain LibTorch             " : "  independent plain steps    ")
-              << times.plain_seconds << " s\n"
-              << "  sharded                    " << times.sharded_seconds << " s, " << rate << " points/s\n"
-              << "  sharded / plain            " << times.sharded_over_plain << " (median of " << arguments.num_repeats
-              << " pairs)\n"
-              << "  messages per step and rank " << times.num_messages << ", " << times.message_bytes << " bytes\n";
+    std::cout << fmt::format("Training step: {} points, {} layers, {} channels, {} heads, {} slices; {} rank(s) of {} "
+                             "thread(s)\n"
+                             "  {:26} {:g} s\n"
+                             "  sharded                    {:g} s, {:g} points/s\n"
+                             "  sharded / plain            {:g} (median of {} pairs)\n"
+                             "  messages per step and rank {}, {} bytes\n",
+                             shape.num_points, shape.n_layers, shape.n_hidden, shape.n_head, shape.slice_num,
+                             times.num_ranks, times.threads_per_rank,
+                             times.num_ranks == 1 ? "plain LibTorch" : "independent plain steps", times.plain_seconds,
+                             times.sharded_seconds, rate, times.sharded_over_plain, arguments.num_repeats,
+                             times.num_messages, times.message_bytes);
 }
 
 /// Makes a Transolver of the options' shape, or any model by name and arguments.
@@ -269,6 +268,12 @@ ModelTimes time_run(const BenchArguments& arguments, std::string& memory, std::s
     return within_memory(load, run);
 }
 
+/// A measured number, or null.
+Json measured(double value)
+{
+    return value > 0 ? Json(value) : Json();
+}
+
 void report_model(const BenchArguments& arguments, bool is_alone)
 {
     std::string memory = arguments.memory, name = arguments.model;
@@ -278,105 +283,90 @@ void report_model(const BenchArguments& arguments, bool is_alone)
         times = time_run(arguments, memory, name, num_points);
     } catch (const DeviceMemoryError& error) {
         if (is_alone) throw;
-        if (!arguments.json) {
-            std::cout << error.what() << std::endl;
-            return;
-        }
-        const nlohmann::ordered_json json{
+        const Json json{
             {"model", name},    {"points", arguments.shape.num_points}, {"slices", arguments.shape.slice_num},
             {"memory", memory}, {"precision", arguments.precision},     {"error", error.what()}};
-        std::cout << json.dump() << std::endl;
+        std::cout << (arguments.json ? json.dump() : error.what()) << std::endl;
         return;
     }
     const auto device = device_of_rank(arguments.device, {});
     const auto points = static_cast<double>(num_points);
     const auto microseconds = [&](double seconds) { return seconds / points * 1e6; };
-    // What was not measured is null.
-    const auto measured = [](double value) {
-        return value > 0 ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
-    };
     const auto bytes_a_point = static_cast<double>(times.peak_bytes - times.bytes_before) / points;
     const auto share =
         times.training_seconds > 0 ? times.training_gflop / times.training_seconds / times.sgemm_gflops : 0.0;
     if (arguments.json) {
-        const nlohmann::ordered_json json{
-            {"model", name},
-            {"points", num_points},
-            {"slices", arguments.shape.slice_num},
-            {"device", c10::DeviceTypeName(device.type(), /*lower_case=*/true)},
-            {"memory", memory},
-            {"precision", arguments.precision},
-            {"threads", times.num_threads},
-            {"training_us_per_point", measured(microseconds(times.training_seconds))},
-            {"training_cpu_us_per_point", measured(microseconds(times.training_cpu_seconds))},
-            {"graph_us_per_point", measured(microseconds(times.graph_seconds))},
-            {"inference_us_per_point", microseconds(times.inference_seconds)},
-            {"inference_cpu_us_per_point", microseconds(times.inference_cpu_seconds)},
-            {"sgemm_gflops", times.sgemm_gflops},
-            {"share_of_sgemm", measured(share)},
-            {"bytes_per_point", bytes_a_point},
-            {"peak_bytes", times.peak_bytes},
-            {"output_error", times.output_error},
-            {"gradient_error", measured(times.gradient_error)}};
+        const Json json{{"model", name},
+                        {"points", num_points},
+                        {"slices", arguments.shape.slice_num},
+                        {"device", c10::DeviceTypeName(device.type(), /*lower_case=*/true)},
+                        {"memory", memory},
+                        {"precision", arguments.precision},
+                        {"threads", times.num_threads},
+                        {"training_us_per_point", measured(microseconds(times.training_seconds))},
+                        {"training_cpu_us_per_point", measured(microseconds(times.training_cpu_seconds))},
+                        {"graph_us_per_point", measured(microseconds(times.graph_seconds))},
+                        {"inference_us_per_point", microseconds(times.inference_seconds)},
+                        {"inference_cpu_us_per_point", microseconds(times.inference_cpu_seconds)},
+                        {"sgemm_gflops", times.sgemm_gflops},
+                        {"share_of_sgemm", measured(share)},
+                        {"bytes_per_point", bytes_a_point},
+                        {"peak_bytes", times.peak_bytes},
+                        {"output_error", times.output_error},
+                        {"gradient_error", measured(times.gradient_error)}};
         std::cout << json.dump(is_alone ? 2 : -1) << std::endl;
         return;
     }
-    std::cout << name << ", " << num_points << " points, memory " << memory << ", " << arguments.precision << ", "
-              << times.num_threads << " thread(s); sgemm " << fixed_text(times.sgemm_gflops, 0) << " GFLOP/s\n";
-    if (times.training_seconds > 0) {
-        std::cout << "  training step   " << fixed_text(microseconds(times.training_seconds), 1) << " us per point ("
-                  << fixed_text(microseconds(times.training_cpu_seconds), 1) << " of CPU)";
-        if (times.training_gflop > 0) std::cout << ", " << fixed_text(100 * share, 0) << " % of the sgemm rate";
-        std::cout << '\n';
-    }
+    auto text = fmt::format("{}, {} points, memory {}, {}, {} thread(s); sgemm {:.0f} GFLOP/s\n", name, num_points,
+                            memory, arguments.precision, times.num_threads, times.sgemm_gflops);
+    if (times.training_seconds > 0)
+        text += fmt::format("  training step   {:.1f} us per point ({:.1f} of CPU){}\n",
+                            microseconds(times.training_seconds), microseconds(times.training_cpu_seconds),
+                            times.training_gflop > 0 ? fmt::format(", {:.0f} % of the sgemm rate", 100 * share) : "");
     if (times.graph_seconds > 0)
-        std::cout << "  from a graph    " << fixed_text(microseconds(times.graph_seconds), 1) << " us per point\n";
-    std::cout << "  inference       " << fixed_text(microseconds(times.inference_seconds), 1) << " us per point ("
-              << fixed_text(microseconds(times.inference_cpu_seconds), 1) << " of CPU)\n"
-              << "  memory          " << fixed_text(bytes_a_point, 0) << " bytes per point besides the inputs, peak "
-              << fixed_text(static_cast<double>(times.peak_bytes) / (1 << 30), 2) << " GiB\n";
-    if (times.output_error > 0) {
-        std::cout << "  against float32 error " << fixed_text(100 * times.output_error, 2) << " % of the output, "
-                  << fixed_text(100 * times.gradient_error, 2) << " % of the gradients\n";
-    }
+        text += fmt::format("  from a graph    {:.1f} us per point\n", microseconds(times.graph_seconds));
+    text += fmt::format("  inference       {:.1f} us per point ({:.1f} of CPU)\n"
+                        "  memory          {:.0f} bytes per point besides the inputs, peak {:.2f} GiB\n",
+                        microseconds(times.inference_seconds), microseconds(times.inference_cpu_seconds), bytes_a_point,
+                        static_cast<double>(times.peak_bytes) / (1 << 30));
+    if (times.output_error > 0)
+        text += fmt::format("  against float32 error {:.2f} % of the output, {:.2f} % of the gradients\n",
+                            100 * times.output_error, 100 * times.gradient_error);
+    std::cout << text;
 }
 
 void report_operators(const BenchArguments& arguments)
 {
     const auto costs = time_operators(arguments.num_repeats);
     if (arguments.json) {
-        auto json = nlohmann::ordered_json::array();
+        auto json = Json::array();
         for (const auto& cost : costs) {
             json.push_back({{"operator", cost.name},
                             {"plain_ns", cost.plain_nanoseconds},
                             {"sharded_ns", cost.sharded_nanoseconds},
                             {"added_ns", cost.added_nanoseconds}});
         }
-        std::cout << json.dump(2) << '\n';
+        print_json(json);
         return;
     }
-    std::cout << "Nanoseconds per call on small tensors (median of " << arguments.num_repeats << " rounds)\n"
-              << std::left << std::setw(20) << "operator" << std::right << std::setw(10) << "plain" << std::setw(10)
-              << "sharded" << std::setw(10) << "added" << '\n';
-    for (const auto& cost : costs) {
-        std::cout << std::left << std::setw(20) << cost.name << std::right << std::fixed << std::setprecision(0)
-                  << std::setw(10) << cost.plain_nanoseconds << std::setw(10) << cost.sharded_nanoseconds
-                  << std::setw(10) << cost.added_nanoseconds << '\n';
-    }
+    std::cout << fmt::format("Nanoseconds per call on small tensors (median of {} rounds)\n", arguments.num_repeats)
+              << fmt::format("{:20}{:>10}{:>10}{:>10}\n", "operator", "plain", "sharded", "added");
+    for (const auto& cost : costs)
+        std::cout << fmt::format("{:20}{:10.0f}{:10.0f}{:10.0f}\n", cost.name, cost.plain_nanoseconds,
+                                 cost.sharded_nanoseconds, cost.added_nanoseconds);
 }
 
 void report_scaling(const BenchArguments& arguments, const ScalingReport& report)
 {
     const auto& machine = report.ceilings;
     if (arguments.json) {
-        nlohmann::ordered_json json{{"ranks", report.num_ranks},
-                                    {"threads_per_rank", report.threads_per_rank},
-                                    {"backend", report.backend},
-                                    {"sgemm_gflops", machine.sgemm_gflops},
-                                    {"copy_gigabytes_per_second", machine.copy_gigabytes},
-                                    {"message_microseconds", machine.message_microseconds},
-                                    {"all_reduce_gigabytes_per_second", machine.reduce_gigabytes}};
-        const auto measured = [](double value) { return value > 0 ? nlohmann::ordered_json(value) : nullptr; };
+        Json json{{"ranks", report.num_ranks},
+                  {"threads_per_rank", report.threads_per_rank},
+                  {"backend", report.backend},
+                  {"sgemm_gflops", machine.sgemm_gflops},
+                  {"copy_gigabytes_per_second", machine.copy_gigabytes},
+                  {"message_microseconds", machine.message_microseconds},
+                  {"all_reduce_gigabytes_per_second", machine.reduce_gigabytes}};
         for (const auto& result : report.results) {
             json["results"].push_back({{"workload", result.workload},
                                        {"kind", result.kind},
@@ -386,20 +376,19 @@ void report_scaling(const BenchArguments& arguments, const ScalingReport& report
                                        {"messages", result.num_messages},
                                        {"bytes", result.message_bytes}});
         }
-        std::cout << json.dump(2) << '\n';
+        print_json(json);
         return;
     }
-    std::cout << report.num_ranks << " rank(s) of " << report.threads_per_rank << " thread(s), transport "
-              << report.backend << ". Of each rank, all at once: sgemm " << fixed_text(machine.sgemm_gflops, 0)
-              << " GFLOP/s, copy " << fixed_text(machine.copy_gigabytes, 1) << " GB/s; all-reduce "
-              << fixed_text(machine.message_microseconds, 1) << " us, " << fixed_text(machine.reduce_gigabytes, 2)
-              << " GB/s\n";
+    std::cout << fmt::format("{} rank(s) of {} thread(s), transport {}. Of each rank, all at once: sgemm {:.0f} "
+                             "GFLOP/s, copy {:.1f} GB/s; all-reduce {:.1f} us, {:.2f} GB/s\n",
+                             report.num_ranks, report.threads_per_rank, report.backend, machine.sgemm_gflops,
+                             machine.copy_gigabytes, machine.message_microseconds, machine.reduce_gigabytes);
     TextTable table("llrrrrr");
     table.add_row({"workload", "scaling", "ceiling, s", "sharded, s", "ceiling / sharded", "messages", "bytes"});
-    const auto measured = [](double value) { return value > 0 ? fixed_text(value, 3) : "-"; };
+    const auto text = [](double value) { return value > 0 ? fixed_text(value, 3) : "-"; };
     for (const auto& result : report.results) {
-        table.add_row({result.workload, result.kind, measured(result.ceiling_seconds), measured(result.sharded_seconds),
-                       measured(result.efficiency), std::to_string(result.num_messages),
+        table.add_row({result.workload, result.kind, text(result.ceiling_seconds), text(result.sharded_seconds),
+                       text(result.efficiency), std::to_string(result.num_messages),
                        std::to_string(result.message_bytes)});
     }
     std::cout << table;
@@ -411,10 +400,10 @@ void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
 {
     const auto& overlap = report.overlap;
     if (arguments.json) {
-        nlohmann::ordered_json json{{"ranks", report.num_ranks},
-                                    {"threads_per_rank", report.threads_per_rank},
-                                    {"backend", report.backend},
-                                    {"points", report.num_points}};
+        Json json{{"ranks", report.num_ranks},
+                  {"threads_per_rank", report.threads_per_rank},
+                  {"backend", report.backend},
+                  {"points", report.num_points}};
         for (const auto& traffic : report.traffic) {
             json["searches"].push_back({{"method", traffic.method},
                                         {"within_reach", traffic.within_reach},
@@ -440,12 +429,12 @@ void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
                            {"step_seconds", overlap.step_seconds},
                            {"silent_seconds", overlap.silent_seconds},
                            {"visible_share", overlap.visible_share}};
-        std::cout << json.dump(2) << '\n';
+        print_json(json);
         return;
     }
-    std::cout << report.num_ranks << " rank(s) of " << report.threads_per_rank << " thread(s), transport "
-              << report.backend << ". Radius search of " << report.num_points
-              << " points among themselves, about 16 neighbours; what the rank with most receives:\n";
+    std::cout << fmt::format("{} rank(s) of {} thread(s), transport {}. Radius search of {} points among themselves, "
+                             "about 16 neighbours; what the rank with most receives:\n",
+                             report.num_ranks, report.threads_per_rank, report.backend, report.num_points);
     TextTable table("lrrrrrrrr");
     table.add_row({"parts", "within reach", "ghosts", "worst ratio", "bytes", "ring / bytes", "again, bytes",
                    "features, bytes", "gathered rows"});
@@ -456,18 +445,16 @@ void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
                        std::to_string(traffic.feature_bytes), std::to_string(traffic.gathered_rows)});
     }
     std::cout << table;
-    for (const auto& exchange : report.exchanges) {
-        std::cout << "Exchange of " << exchange.num_rows << " rows of " << exchange.num_channels << " channels, "
-                  << (exchange.stride == 1 ? "consecutive" : "every other row of a table") << ": "
-                  << fixed_text(exchange.exchange_seconds, 4) << " s; bare send and receive "
-                  << fixed_text(exchange.bare_seconds, 4) << " s; ratio " << fixed_text(exchange.exchange_over_bare, 3)
-                  << '\n';
-    }
-    std::cout << "Message passing, " << overlap.num_edges << " edges, " << overlap.num_ghosts
-              << " ghosts: " << fixed_text(overlap.step_seconds, 4) << " s; without messages "
-              << fixed_text(overlap.silent_seconds, 4) << " s; exchange alone "
-              << fixed_text(overlap.exchange_seconds, 4) << " s, of which "
-              << fixed_text(100 * overlap.visible_share, 0) << " % is not hidden by computation\n";
+    for (const auto& exchange : report.exchanges)
+        std::cout << fmt::format("Exchange of {} rows of {} channels, {}: {:.4f} s; bare send and receive {:.4f} s; "
+                                 "ratio {:.3f}\n",
+                                 exchange.num_rows, exchange.num_channels,
+                                 exchange.stride == 1 ? "consecutive" : "every other row of a table",
+                                 exchange.exchange_seconds, exchange.bare_seconds, exchange.exchange_over_bare);
+    std::cout << fmt::format("Message passing, {} edges, {} ghosts: {:.4f} s; without messages {:.4f} s; exchange "
+                             "alone {:.4f} s, of which {:.0f} % is not hidden by computation\n",
+                             overlap.num_edges, overlap.num_ghosts, overlap.step_seconds, overlap.silent_seconds,
+                             overlap.exchange_seconds, 100 * overlap.visible_share);
 }
 
 }  // namespace
@@ -486,25 +473,21 @@ int model_bench_command(std::span<const std::string> arguments)
         report_operators(options);
         return exit_code::ok;
     }
-    return run_on_ranks(
-        options.ranks, "bench", arguments, [](int) {},
-        [&](World& world) {
-            if (options.what == "ghosts") {
-                const auto report =
-                    measure_ghosts(options.shape.num_points, options.num_rows, options.num_repeats, world);
-                if (world.rank() == 0) report_ghosts(options, report);
-                return exit_code::ok;
-            }
-            if (options.what == "scaling") {
-                const auto report = measure_scaling(options.workloads, options.num_repeats, world);
-                if (world.rank() == 0) report_scaling(options, report);
-                return exit_code::ok;
-            }
+    const auto body = [&](World& world) {
+        const bool is_first = world.rank() == 0;
+        if (options.what == "ghosts") {
+            const auto found = measure_ghosts(options.shape.num_points, options.num_rows, options.num_repeats, world);
+            if (is_first) report_ghosts(options, found);
+        } else if (options.what == "scaling") {
+            const auto found = measure_scaling(options.workloads, options.num_repeats, world);
+            if (is_first) report_scaling(options, found);
+        } else {
             const auto times = time_training_step(options.shape, options.num_repeats, world);
-            if (world.rank() == 0) report(options, times);
-            return exit_code::ok;
-        },
-        options.device);
+            if (is_first) report(options, times);
+        }
+        return exit_code::ok;
+    };
+    return run_on_ranks(options.ranks, "bench", arguments, [](int) {}, body, options.device);
 }
 
 }  // namespace meshard
