@@ -244,6 +244,11 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
     return true;
 }
 
+void add_config_option(CLI::App& app, ConfigWords& config, const std::string& meaning)
+{
+    app.add_option("config", config.words, meaning)->required()->type_name("CONFIG.yaml [key=value|~key ...]");
+}
+
 void add_rank_options(CLI::App& app, LocalRanks& ranks, const std::string& meaning)
 {
     auto* const number = app.add_option("--nproc", ranks.number, meaning)->check(CLI::PositiveNumber)->type_name("N");
@@ -264,6 +269,12 @@ void add_count_option(CLI::App& app, const std::string& name, std::int64_t& coun
 void add_json_option(CLI::App& app, bool& json)
 {
     app.add_flag("--json", json, "one JSON object on stdout instead of the report");
+}
+
+void add_verify_option(CLI::App& app, bool& no_verify)
+{
+    app.add_flag("--no-verify", no_verify,
+                 "read pieces of shards although their bytes differ from the manifest's hashes");
 }
 
 void add_compress_option(CLI::App& app, std::string& name)

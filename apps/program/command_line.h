@@ -39,6 +39,17 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments);
 Facts facts_of_command();
 void add_facts(const Facts& facts);
 
+/// A configuration of `meshard train` and the settings that override it.
+struct ConfigWords {
+    std::vector<std::string> words;
+
+    const std::string& file() const { return words.front(); }
+    std::span<const std::string> overrides() const { return std::span(words).subspan(1); }
+};
+
+/// Adds the first arguments of verbs that take a configuration.
+void add_config_option(CLI::App& app, ConfigWords& config, const std::string& meaning);
+
 /// The ranks that a verb starts on this machine.
 struct LocalRanks {
     int number = 0;               ///< 0: the launcher's number, else one
@@ -56,6 +67,9 @@ void add_count_option(CLI::App& app, const std::string& name, std::int64_t& coun
 
 /// Adds the flag `--json` of verbs with a report.
 void add_json_option(CLI::App& app, bool& json);
+
+/// Adds the flag `--no-verify` of verbs that read shards.
+void add_verify_option(CLI::App& app, bool& no_verify);
 
 /// Adds the option `--compress` of verbs that write meshes.
 void add_compress_option(CLI::App& app, std::string& name);

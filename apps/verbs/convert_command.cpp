@@ -89,8 +89,7 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
                    "multiply the points by FACTOR, e.g. 0.001 where they are in mm; arrays stay as they are")
         ->type_name("FACTOR");
     add_compress_option(app, options.compress);
-    app.add_flag("--no-verify", options.no_verify,
-                 "read pieces of shards although their bytes differ from the manifest's hashes");
+    add_verify_option(app, options.no_verify);
     app.add_option("--to", options.to,
                    "format of a checkpoint if OUT's extension does not give it: mdlus, pt or safetensors")
         ->type_name("FORMAT");

@@ -1,6 +1,7 @@
 // meshard bench data: measures how fast training's loader alone reads cases, beside the disk's own speed.
 #include "apps/verbs/data_bench_command.h"
 
+#include "apps/console/json_report.h"
 #include "apps/console/text_table.h"
 #include "apps/learning/cases/case_list.h"
 #include "apps/learning/settings/training_config.h"
@@ -9,7 +10,6 @@
 #include "apps/program/rank_program.h"
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include <csignal>
 #include <iostream>
@@ -20,8 +20,7 @@ namespace {
 const volatile std::sig_atomic_t no_data_stop = 0;  // an interruption ends the program at once
 
 struct DataBenchArguments {
-    std::string config;
-    std::vector<std::string> overrides;
+    ConfigWords config;
     std::int64_t num_cases = 0;
     int num_repeats = 3;
     LocalRanks ranks;
@@ -36,11 +35,8 @@ bool parse_data(std::span<const std::string> arguments, DataBenchArguments& opti
                  "the same files plainly.\n"
                  "What is not stored yet is stored first, as by `meshard prepare`.",
                  "bench data");
-    std::vector<std::string> words;
-    app.add_option("config", words,
-                   "configuration (YAML) of a training run, then settings that override it; ~key removes one")
-        ->required()
-        ->type_name("CONFIG.yaml [key=value|~key ...]");
+    add_config_option(app, options.config,
+                      "configuration (YAML) of a training run, then settings that override it; ~key removes one");
     app.add_option("--cases", options.num_cases, "cases of a data group to read; all of an epoch unless said")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
@@ -48,10 +44,7 @@ bool parse_data(std::span<const std::string> arguments, DataBenchArguments& opti
     add_rank_options(app, options.ranks,
                      "start this many ranks on this machine, which read at once (torchrun, mpirun and srun work too)");
     add_json_option(app, options.json);
-    if (!parse_arguments(app, arguments)) return false;
-    options.config = words.front();
-    options.overrides.assign(words.begin() + 1, words.end());
-    return true;
+    return parse_arguments(app, arguments);
 }
 
 void report(const DataRates& rates, const DataBenchArguments& options, int num_ranks)
@@ -69,18 +62,18 @@ void report(const DataRates& rates, const DataBenchArguments& options, int num_r
         {"disk, the files read plainly", "disk", rates.disk_seconds, rates.file_bytes, false}};
     const auto points = static_cast<double>(rates.num_points);
     if (options.json) {
-        nlohmann::ordered_json json{{"cases", rates.num_cases},
-                                    {"points", rates.num_points},
-                                    {"row_bytes", rates.row_bytes},
-                                    {"file_bytes", rates.file_bytes},
-                                    {"ranks", num_ranks}};
+        Json json{{"cases", rates.num_cases},
+                  {"points", rates.num_points},
+                  {"row_bytes", rates.row_bytes},
+                  {"file_bytes", rates.file_bytes},
+                  {"ranks", num_ranks}};
         for (const auto& line : lines) {
             json[line.key] = {{"seconds", line.seconds},
                               {"bytes_per_second", static_cast<double>(line.bytes) / line.seconds}};
             if (line.has_points) json[line.key]["points_per_second"] = points / line.seconds;
         }
         json["loader_over_disk"] = rates.disk_seconds / rates.loader_seconds;
-        std::cout << json.dump(2) << '\n';
+        print_json(json);
         return;
     }
     std::cout << rates.num_cases << " cases, " << rates.num_points << " points of "
@@ -102,7 +95,7 @@ int data_bench_command(std::span<const std::string> arguments)
 {
     DataBenchArguments options;
     if (!parse_data(arguments, options)) return exit_code::ok;
-    const auto settings = read_training_settings(options.config, options.overrides);
+    const auto settings = read_training_settings(options.config.file(), options.config.overrides());
     const auto config = training_config(settings);
     if (config.volume)
         throw UsageError("bench data measures one part of the cases: leave data.volume.files out for the surfaces, or "

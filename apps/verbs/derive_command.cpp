@@ -55,7 +55,7 @@ struct DeriveOptions {
     GradientNeighbors neighbors = GradientNeighbors::Vertex;
     std::vector<std::string> walls;
     std::string sign = "none";
-    Orient orient = Orient::AsIs;
+    std::optional<Orient> orient;
     bool with_direction = false;
     FieldPlace walls_at = FieldPlace::Points;
     WriteOptions write;
@@ -67,7 +67,7 @@ struct DeriveOptions {
 
 bool parse(std::span<const std::string> arguments, DeriveOptions& options)
 {
-    std::string from, at = "points", neighbors = "vertex", compress = "none", orient;
+    std::string from, at = "points", neighbors = "vertex", compress = "none";
     CLI::App app("Writes MESH with further arrays, computed from its fields and geometry: derivatives, at the points "
                  "or cells where the field is given, and distances\n"
                  "to walls. Arrays have the names of ParaView's filter Gradient, after the field's name if there are "
@@ -106,7 +106,7 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
         ->type_name("HOW")
         ->check(CLI::IsMember({"none", "normals", "winding"}))
         ->capture_default_str();
-    add_orient_option(app, orient, "as-is");
+    add_orient_option(app, options.orient, "as-is");
     app.add_flag("--wall-direction", options.with_direction,
                  "also write the unit vector away from the wall, the gradient of the distance; `Wall Direction`");
     add_place_option(app, "--at", at, "where distances to walls are computed")->capture_default_str();
@@ -118,7 +118,6 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
     if (!parse_arguments(app, arguments)) return false;
 
     options.from = parse_place(from);
-    if (!orient.empty()) options.orient = parse_orient(orient);
     options.walls_at = *parse_place(at);
     options.neighbors = neighbors == "vertex" ? GradientNeighbors::Vertex : GradientNeighbors::Facet;
     options.write.compression = parse_compression(compress);
@@ -126,7 +125,7 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
     if (!has_wish && options.walls.empty())
         throw UsageError(
             "nothing to derive. Give --gradient, --divergence, --vorticity, --q, --laplacian or --wall-distance.");
-    if (options.walls.empty() && (options.sign != "none" || options.with_direction || !orient.empty()))
+    if (options.walls.empty() && (options.sign != "none" || options.with_direction || options.orient))
         throw UsageError("--sign, --wall-direction and --orient need --wall-distance.");
     return true;
 }
@@ -338,7 +337,7 @@ Input read_input(const DeriveOptions& options)
     if (!options.walls.empty()) {
         if (options.walls_at == FieldPlace::Cells && input.whole.num_cells() == 0)
             throw InvalidInput("{} has no cells. Leave --at cells out.", options.mesh);
-        input.walls = read_walls(options.walls, options.mesh, options.orient);
+        input.walls = read_walls(options.walls, options.mesh, options.orient.value_or(Orient::AsIs));
         const auto facing = input.walls.facing.facing();
         if (options.sign != "none" && (facing == Facing::Inward || facing == Facing::Mixed))
             warn("derive", "--wall-distance: {}, so that {}. --orient outward turns them.",

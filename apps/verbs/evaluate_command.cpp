@@ -1,4 +1,5 @@
 // meshard evaluate: compares a trained model with cases whose fields are known: errors of fields, drag and lift.
+#include "apps/console/json_report.h"
 #include "apps/devices/rank_device.h"
 #include "apps/learning/report/case_evaluation.h"
 #include "apps/program/command_line.h"
@@ -40,7 +41,6 @@ bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
         "roll-out and at its end, and a line a state (rollout.csv).",
         "evaluate");
     std::vector<std::string> bounds;
-    std::string orient;
     app.add_option("model", options.model,
                    "folder of a run of `meshard train` (its best checkpoint), or one of its checkpoints")
         ->required()
@@ -59,13 +59,12 @@ bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
            "end with exit code 1 if this holds, e.g. 'test.cd.mae>0.01', test.pressure.rel_l2.max; may be repeated")
         ->allow_extra_args(false)
         ->type_name("NUMBER>BOUND");
-    add_orient_option(app, orient, "what the run did in training (data.orient)");
+    add_orient_option(app, options.orient, "what the run did in training (data.orient)");
     app.add_flag("--json", options.json, "evaluation.json on stdout instead of the tables");
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
     add_rank_options(app, options.ranks);
     if (!parse_arguments(app, arguments)) return false;
     options.places = take_data_path_overrides(options.cases);
-    if (!orient.empty()) options.orient = parse_orient(orient);
     for (const auto& bound : bounds) options.thresholds.emplace_back(bound);
     return true;
 }
@@ -141,8 +140,7 @@ int evaluate_command(std::span<const std::string> arguments)
         }
         if (world.rank() != 0) return exit_code::ok;
         const auto numbers = joined_json(evaluations);
-        if (options.json)
-            std::cout << numbers.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
+        if (options.json) print_json(numbers);
         return break_thresholds(options.thresholds, numbers, "evaluate") ? exit_code::check_failed : exit_code::ok;
     };
     return run_on_ranks(options.ranks, "evaluate", arguments, verify, body, options.device);

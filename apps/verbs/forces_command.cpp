@@ -33,7 +33,7 @@ struct ForcesOptions {
     FieldKind kind = FieldKind::Kinematic;
     bool shear_is_traction = false;
     bool flip_normals = false;
-    Orient orient = Orient::AsIs;
+    std::optional<Orient> orient;
     bool json = false;
     double rho = 1;
     double ambient = 0;  ///< pressure of the free stream, in the units of the field
@@ -129,7 +129,7 @@ void set_flow(const std::string& u_inf, const std::string& drag, const std::stri
 bool parse(std::span<const std::string> arguments, ForcesOptions& options)
 {
     std::string rho = "1", p_inf = "0", u_inf, area, length, center, drag, lift;
-    std::string shear_sign = "openfoam", orient;
+    std::string shear_sign = "openfoam";
     std::string kind = "kinematic";
     CLI::App app("Sums pressure and wall shear stress over surfaces: force, drag, side force, lift, and with --u-inf\n"
                  "and --area their coefficients. The order of each polygon's points must be such that its normal "
@@ -161,7 +161,7 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
         ->capture_default_str();
     app.add_flag("--flip-normals", options.flip_normals,
                  "reverse the polygons' normals, because they point into the body");
-    add_orient_option(app, orient, "as-is");
+    add_orient_option(app, options.orient, "as-is");
     app.add_option("--rho", rho, "density")->type_name("RHO")->capture_default_str();
     app.add_option("--p-inf", p_inf,
                    "pressure of the free stream, which is subtracted from the field, in its units; needed where a "
@@ -186,7 +186,6 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
                  "one JSON object on stdout instead of the report; an array of them for several files");
     if (!parse_arguments(app, arguments)) return false;
 
-    if (!orient.empty()) options.orient = parse_orient(orient);
     if (options.orient == Orient::Outward && options.flip_normals)
         throw UsageError("--flip-normals and --orient outward cannot be used together.");
     options.kind = kind == "kinematic" ? FieldKind::Kinematic
@@ -262,7 +261,7 @@ void orient(const Mesh& mesh, const ForcesOptions& options, std::vector<Vector3>
 ForcesReport compute(const std::string& file, const ForcesOptions& options)
 {
     Mesh mesh = read_surface(file);
-    if (options.orient == Orient::Outward) orient_surface(mesh, options.orient, "Normals");
+    if (options.orient == Orient::Outward) orient_surface(mesh, Orient::Outward, "Normals");
     ForcesReport report;
     report.file = file;
     report.num_polygons = mesh.num_cells();

@@ -58,8 +58,7 @@ int merge_command(std::span<const std::string> arguments)
         ->type_name("SOURCE");
     add_compress_option(app, compress);
     bool no_verify = false;
-    app.add_flag("--no-verify", no_verify,
-                 "read pieces of shards although their bytes differ from the manifest's hashes");
+    add_verify_option(app, no_verify);
     InputAsOutput input_as_output{};
     add_overwrite_option(app, input_as_output);
     if (!parse_arguments(app, arguments)) return exit_code::ok;

@@ -96,7 +96,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                  "With --model the weights of a file predict, without a run.",
                  "predict");
     std::vector<std::string> settings, words;
-    std::string constants, time, association = "cell", memory = "auto", orient;
+    std::string constants, time, association = "cell", memory = "auto";
     app.add_option("input", words,
                    "folders of runs of `meshard train`, one or several, or a file of weights as of --model; then the "
                    "meshes to predict on")
@@ -121,7 +121,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
            "surface whose distance is an input, or that domino encodes, once for all inputs or once for each in turn")
         ->allow_extra_args(false)
         ->type_name("FILE");
-    add_orient_option(app, orient, "what the run did in training (data.orient)");
+    add_orient_option(app, options.orient, "what the run did in training (data.orient)");
     app.add_option("--other-part", options.other_parts,
                    "the volume of a surface, or the surface of a volume, whose points abupt is told, once for all "
                    "inputs or once for each in turn")
@@ -238,7 +238,6 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     if (!options.prediction.sensitivities.empty()) options.prediction.with_forces = true;
     if (!options.csv.empty() && !options.prediction.with_forces)
         throw UsageError("--csv is a table of drag and lift, and needs --forces.");
-    if (!orient.empty()) options.orient = parse_orient(orient);
     if (memory != "auto") options.prediction.memory = memory_mode(memory);
     if (association != "cell" && association != "point")
         throw UsageError("--association is '{}'; expected cell or point.", association);

@@ -1,4 +1,5 @@
 // meshard prepare: cuts the cases of a training run into shards and stores what training reads.
+#include "apps/console/json_report.h"
 #include "apps/console/repeated_times.h"
 #include "apps/console/text_table.h"
 #include "apps/learning/cases/case_list.h"
@@ -10,7 +11,6 @@
 #include "apps/program/verbs.h"
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include <chrono>
 #include <csignal>
@@ -22,8 +22,7 @@ namespace {
 const volatile std::sig_atomic_t no_prepare_stop = 0;  // an interruption ends the program; complete cases stay
 
 struct PrepareArguments {
-    std::string config;
-    std::vector<std::string> overrides;
+    ConfigWords config;
     LocalRanks ranks;
     int num_training_ranks = 0;
     bool verify_sources = false;
@@ -38,11 +37,8 @@ bool parse_prepare(std::span<const std::string> arguments, PrepareArguments& opt
                  "and make them at once.\n"
                  "Cases of grids are stored in blocks (Zarr), from which ranks read theirs whatever the cut.",
                  "prepare");
-    std::vector<std::string> words;
-    app.add_option("config", words,
-                   "configuration (YAML) of the training run, then settings that override it; ~key removes one")
-        ->required()
-        ->type_name("CONFIG.yaml [key=value|~key ...]");
+    add_config_option(app, options.config,
+                      "configuration (YAML) of the training run, then settings that override it; ~key removes one");
     app.add_option("--ranks", options.num_training_ranks,
                    "ranks that will train, on which data.parts=auto depends; as many as prepare unless said")
         ->check(CLI::PositiveNumber)
@@ -53,10 +49,7 @@ bool parse_prepare(std::span<const std::string> arguments, PrepareArguments& opt
     app.add_flag("--verify-sources", options.verify_sources,
                  "read every source completely, to check that cached shards are still those of it");
     add_json_option(app, options.json);
-    if (!parse_arguments(app, arguments)) return false;
-    options.config = words.front();
-    options.overrides.assign(words.begin() + 1, words.end());
-    return true;
+    return parse_arguments(app, arguments);
 }
 
 /// Returns the number of ranks over which training will spread a case.
@@ -73,14 +66,13 @@ std::int64_t num_domain_ranks(const TrainingRunConfig& config, const PrepareArgu
 }
 
 /// Prints the report of a part, or returns it as JSON.
-nlohmann::ordered_json report(const RunCases& cases, const TrainingRunConfig& config, const PrepareArguments& options,
-                              double seconds)
+Json report(const RunCases& cases, const TrainingRunConfig& config, const PrepareArguments& options, double seconds)
 {
     const auto bytes = cases.train.num_file_bytes() + cases.val.num_file_bytes() + cases.test.num_file_bytes();
     const auto num_points = cases.train.num_points() + cases.val.num_points() + cases.test.num_points();
     const auto normalizer = cases.train.statistics().normalizer();
     const auto store = cases.train.folder(0).parent_path();
-    nlohmann::ordered_json json{
+    Json json{
         {"cases", {{"train", cases.train.size()}, {"val", cases.val.size()}, {"test", cases.test.size()}}},
         {"points",
          {{"train", cases.train.num_points()}, {"val", cases.val.num_points()}, {"test", cases.test.num_points()}}},
@@ -121,12 +113,12 @@ void prepare_grid_store(const TrainingRunConfig& config, const CaseLists& cases,
     if (ranks.rank() != 0) return;
     const auto seconds = seconds_since(begin);
     if (options.json) {
-        const nlohmann::ordered_json json{
+        const Json json{
             {"cases", {{"train", cases.train.size()}, {"val", cases.val.size()}, {"test", cases.test.size()}}},
             {"store", store.folder().string()},
             {"store_bytes", bytes},
             {"seconds", seconds}};
-        std::cout << json.dump(2) << '\n';
+        print_json(json);
         return;
     }
     std::cout << cases.train.size() << " training, " << cases.val.size() << " validation, " << cases.test.size()
@@ -142,7 +134,7 @@ int prepare_command(std::span<const std::string> arguments)
     if (!parse_prepare(arguments, options)) return exit_code::ok;
     const std::string words = "; the same command goes on with the others.";
     say_on_interruption_of("prepare", "Cases that are complete stay" + words);
-    const auto settings = read_training_settings(options.config, options.overrides);
+    const auto settings = read_training_settings(options.config.file(), options.config.overrides());
     const auto config = training_config(settings);
     if (config.data.is_grid && config.data.series.is_on)
         throw UsageError(
@@ -167,7 +159,7 @@ int prepare_command(std::span<const std::string> arguments)
             }
             TrainingLog log({}, world.rank() == 0);
             const CasePreparation preparation{num_domain_ranks(config, options, world.size()), options.verify_sources};
-            nlohmann::ordered_json json;
+            Json json;
             for (std::size_t part = 0; part < config.num_parts(); ++part) {
                 const auto of_part = config.of_part(part);
                 const auto prepared = prepare_cases(of_part, cases.of_part(part), preparation, device_mesh, at::kCPU,
@@ -182,7 +174,7 @@ int prepare_command(std::span<const std::string> arguments)
                 else
                     json = std::move(of_json);
             }
-            if (world.rank() == 0 && options.json) std::cout << json.dump(2) << '\n';
+            if (world.rank() == 0 && options.json) print_json(json);
             return exit_code::ok;
         },
         "cpu");

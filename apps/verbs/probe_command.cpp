@@ -1,5 +1,6 @@
 // meshard probe: runs a model serially and sharded, and compares.
 #include "apps/bench/probe.h"
+#include "apps/console/json_report.h"
 #include "apps/console/text_table.h"
 #include "apps/devices/rank_device.h"
 #include "apps/learning/checkpoints/tensor_file.h"
@@ -11,7 +12,6 @@
 #include "partition/lists.h"
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <iostream>
@@ -93,27 +93,19 @@ void check_shares(const ProbeArguments& options, const std::vector<std::int64_t>
     }
 }
 
-void print_json(const ProbeReport& report)
+Json to_json(const ProbeReport& report)
 {
-    nlohmann::ordered_json json{{"equal", report.equal},
-                                {"ranks", report.num_ranks},
-                                {"device", report.device},
-                                {"mesh", report.mesh_shape},
-                                {"input", report.input_layout}};
-    json["refused"] = report.refusal.empty()
-                          ? nlohmann::ordered_json()
-                          : nlohmann::ordered_json{{"operator", report.refused_operator}, {"message", report.refusal}};
-    json["differences"] = nlohmann::ordered_json::array();
-    for (const auto& item : report.differences) {
-        const bool finite = std::isfinite(item.largest_difference);
-        json["differences"].push_back(
-            {{"name", item.name},
-             {"equal", item.equal},
-             {"largest_difference", finite ? nlohmann::ordered_json(item.largest_difference) : nullptr},
-             {"scale", item.scale},
-             {"rounding", std::isfinite(item.rounding) ? nlohmann::ordered_json(item.rounding) : nullptr}});
-    }
-    json["operators"] = nlohmann::ordered_json::array();
+    const auto finite = [](double value) { return std::isfinite(value) ? Json(value) : Json(); };
+    Json json{{"equal", report.equal},        {"ranks", report.num_ranks},    {"device", report.device},
+              {"mesh", report.mesh_shape},    {"input", report.input_layout}, {"refused", nullptr},
+              {"differences", Json::array()}, {"operators", Json::array()}};
+    if (!report.refusal.empty()) json["refused"] = {{"operator", report.refused_operator}, {"message", report.refusal}};
+    for (const auto& item : report.differences)
+        json["differences"].push_back({{"name", item.name},
+                                       {"equal", item.equal},
+                                       {"largest_difference", finite(item.largest_difference)},
+                                       {"scale", item.scale},
+                                       {"rounding", finite(item.rounding)}});
     for (const auto& op : report.operators) {
         json["operators"].push_back({{"name", op.name},
                                      {"rule", op.family},
@@ -124,7 +116,7 @@ void print_json(const ProbeReport& report)
                                      {"bytes", op.num_bytes},
                                      {"gathered", op.gathered}});
     }
-    std::cout << json.dump(2) << '\n';
+    return json;
 }
 
 void print(const ProbeReport& report)
@@ -182,7 +174,7 @@ int probe_command(std::span<const std::string> arguments)
                         content.arrays.push_back(to_named_array(name, tensor));
                     write_safetensors(options.output, content);
                 }
-                options.json ? print_json(report) : print(report);
+                options.json ? print_json(to_json(report)) : print(report);
             }
             return !report.refusal.empty() ? exit_code::refused
                    : report.equal          ? exit_code::ok

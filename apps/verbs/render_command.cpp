@@ -79,8 +79,7 @@ int render_command(std::span<const std::string> arguments)
         ->capture_default_str();
     app.add_option("--size", size, "width and height in pixels")->type_name("WxH")->capture_default_str();
     bool no_verify = false;
-    app.add_flag("--no-verify", no_verify,
-                 "read pieces of shards although their bytes differ from the manifest's hashes");
+    add_verify_option(app, no_verify);
     InputAsOutput input_as_output{};
     add_overwrite_option(app, input_as_output);
     if (!parse_arguments(app, arguments)) return exit_code::ok;

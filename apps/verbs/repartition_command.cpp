@@ -41,8 +41,7 @@ int repartition_command(std::span<const std::string> words)
            "cost of each part of the folder in a run, e.g. in seconds, one number for each; the new parts balance it")
         ->type_name("C,...");
     bool no_verify = false;
-    app.add_flag("--no-verify", no_verify,
-                 "read pieces of shards although their bytes differ from the manifest's hashes");
+    add_verify_option(app, no_verify);
     add_cut_options(app, arguments);
     if (!parse_arguments(app, words)) return exit_code::ok;
     check_cut_arguments(arguments, folder);

@@ -39,7 +39,6 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
                  "some states, an animation.",
                  "report");
     std::vector<std::string> bounds, planes;
-    std::string orient;
     app.add_option(
            "runs", options.runs,
            "folders of runs of `meshard train`; data.root=DIR, data.forces.length=L: as now, not as in training")
@@ -60,13 +59,12 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
            "end with exit code 1 if this holds for a run, as evaluate has it, e.g. 'test.cd.mae>0.01'; may be repeated")
         ->allow_extra_args(false)
         ->type_name("NUMBER>BOUND");
-    add_orient_option(app, orient, "what each run did in training (data.orient)");
+    add_orient_option(app, options.orient, "what each run did in training (data.orient)");
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
     add_rank_options(app, options.ranks);
     if (!parse_arguments(app, arguments)) return false;
     options.places = take_data_path_overrides(options.runs);
     if (options.runs.empty()) throw UsageError("runs is required. See `meshard report --help`.");
-    if (!orient.empty()) options.orient = parse_orient(orient);
     for (const auto& bound : bounds) options.thresholds.emplace_back(bound);
     for (const auto& plane : planes) options.planes.push_back(PlaneAcross::from_text(plane));
     return true;

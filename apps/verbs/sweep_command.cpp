@@ -29,8 +29,7 @@ namespace meshard {
 namespace {
 
 struct SweepArguments {
-    std::string config;
-    std::vector<std::string> overrides;
+    ConfigWords config;
     std::vector<GridKey> grid;
     std::int64_t num_folds = 0;
     std::int64_t num_seeds = 1;
@@ -51,12 +50,10 @@ bool parse(std::span<const std::string> arguments, SweepArguments& options)
                  "are in no run. The same\n"
                  "command again goes on where the last one ended.",
                  "sweep");
-    std::vector<std::string> words, grid;
-    app.add_option("config", words,
-                   "configuration of `meshard train` (YAML), then settings that override it in all runs, e.g. "
-                   "training.num_epochs=20")
-        ->required()
-        ->type_name("CONFIG.yaml [key=value|~key ...]");
+    std::vector<std::string> grid;
+    add_config_option(app, options.config,
+                      "configuration of `meshard train` (YAML), then settings that override it in all runs, e.g. "
+                      "training.num_epochs=20");
     app.add_option("-o,--output", options.output, "folder of the runs, of sweep.json and sweep.csv")
         ->required()
         ->type_name("DIR");
@@ -82,8 +79,6 @@ bool parse(std::span<const std::string> arguments, SweepArguments& options)
     app.add_flag("--accept-data", options.accepts_data, "as `meshard train` takes it");
     app.add_flag("--dry-run", options.is_dry, "list the runs, and end");
     if (!parse_arguments(app, arguments)) return false;
-    options.config = words.front();
-    options.overrides.assign(words.begin() + 1, words.end());
     for (const auto& word : grid) options.grid.push_back(grid_key(word));
     for (std::size_t i = 0; i < options.grid.size(); ++i) {
         for (std::size_t k = 0; k < i; ++k) {
@@ -118,8 +113,8 @@ std::string content_of(const std::filesystem::path& file)
 /// settings, folds or cases.
 void claim_folder(const SweepArguments& options, const std::vector<SweepRun>& runs, const std::filesystem::path& folder)
 {
-    std::string text = fmt::format("config: {}\n{}\n", options.config, content_of(options.config));
-    for (const auto& word : options.overrides) text += fmt::format("setting: {}\n", word);
+    std::string text = fmt::format("config: {}\n{}\n", options.config.file(), content_of(options.config.file()));
+    for (const auto& word : options.config.overrides()) text += fmt::format("setting: {}\n", word);
     text += fmt::format("folds: {}\n", options.num_folds);
     for (const auto& run : runs) {
         if (run.seed == runs.front().seed && run.point == runs.front().point)
@@ -187,7 +182,8 @@ void require_same_settings(const SweepArguments& options, const std::filesystem:
     const auto is_compared = [](const std::string& key) {
         return key != "training.max_minutes" && key != "output_dir" && key != "device";
     };
-    const auto planned = read_training_settings(options.config, words).facts(), made = read_run_settings(dir).facts();
+    const auto planned = read_training_settings(options.config.file(), words).facts(),
+               made = read_run_settings(dir).facts();
     for (const auto& facts : {planned, made}) {
         for (const auto& [key, value] : facts) {
             const auto value_in = [&key](const Facts& those) {
@@ -215,7 +211,7 @@ std::vector<std::string> words_of(const SweepArguments& options, const SweepRun&
     if (goes_on) {
         words.insert(words.end(), {"--resume", dir.string()});
     } else {
-        words.insert(words.end(), {options.config, "--overwrite"});
+        words.insert(words.end(), {options.config.file(), "--overwrite"});
         const auto settings = setting_words(run, common, folder);
         append(words, settings);
     }
@@ -257,18 +253,19 @@ int sweep_command(std::span<const std::string> arguments)
     if (!parse(arguments, options)) return exit_code::ok;
     check_local_ranks(options.ranks);
     const auto config_of = [&options](const std::vector<std::string>& place) {
-        auto words = options.overrides;
+        std::vector<std::string> words;
+        append(words, options.config.overrides());
         append(words, place);
-        return training_config(read_training_settings(options.config, words));
+        return training_config(read_training_settings(options.config.file(), words));
     };
     std::vector<std::string> first_place;
     for (const auto& one : options.grid) first_place.push_back(one.key + "=" + one.values.front());
     const auto config = config_of(first_place);
     // Words of the command line may replace the file's split, which each run must remove nevertheless.
     std::vector<std::string> without_split;
-    std::ranges::copy_if(options.overrides, std::back_inserter(without_split),
+    std::ranges::copy_if(options.config.overrides(), std::back_inserter(without_split),
                          [](const auto& word) { return !is_of_split(word); });
-    const auto of_file = read_training_settings(options.config, without_split);
+    const auto of_file = read_training_settings(options.config.file(), without_split);
     const auto runs = sweep_runs(find_cases(config), options.grid, options.num_folds, options.num_seeds, config.seed);
     for (const auto& run : runs) {  // a place that no run can take is an error before the first run
         if (run.seed == runs.front().seed && run.fold == runs.front().fold) config_of(run.words);
