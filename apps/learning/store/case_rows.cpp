@@ -47,17 +47,15 @@ RowFile open_part(const StoredCase& stored, std::int32_t part)
     if (file.rows().num_rows() != stored.parts[part].num_rows ||
         file.rows().num_columns != stored.num_inputs + stored.num_targets() ||
         std::ssize(file.rows().block_begins) != StoredOrder(stored.num_rows, stored.case_id).num_blocks() + 1) {
-        throw IoError("store: {} has other rows than case.json beside it says. Remove their folder: it is made again "
-                      "from the case.",
-                      (stored.folder / stored.parts[part].file).string());
+        throw unusable_file(stored.folder / stored.parts[part].file, "has other rows than case.json beside it says");
     }
     return file;
 }
 
 IoError damaged(const StoredCase& stored, std::int32_t part, std::int64_t row)
 {
-    return IoError(fmt::format("store: {} is damaged: row {} of {}. Remove its folder: it is made again from the case.",
-                               (stored.folder / stored.parts[part].file).string(), row, stored.num_rows));
+    return unusable_file(stored.folder / stored.parts[part].file,
+                         fmt::format("is damaged: row {} of {}", row, stored.num_rows));
 }
 
 /// A set of some of the numbers 0 ... `num_ids` - 1, as bits.

@@ -75,6 +75,21 @@ StoredMeasures measures_from(const nlohmann::json& json)
     return measures;
 }
 
+/// @param kind   begins the names: empty for targets, `told_` for inputs
+void add_statistics(Json& part, const std::string& kind, const at::Tensor& rows)
+{
+    ChannelStatistics statistics;
+    statistics.add(rows);
+    part[kind + "mean"] = statistics.mean();
+    part[kind + "squared_differences"] = statistics.squared_differences();
+}
+
+ChannelStatistics statistics_from(const nlohmann::json& part, const std::string& kind)
+{
+    return {part.at("rows").get<std::int64_t>(), part.at(kind + "mean").get<std::vector<double>>(),
+            part.at(kind + "squared_differences").get<std::vector<double>>()};
+}
+
 StoredCase read_stored_case(const std::filesystem::path& folder, const std::string& key)
 {
     const auto path = folder / "case.json";
@@ -99,13 +114,8 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
         for (const auto& part : json.at("parts")) {
             stored.parts.push_back({part.at("file"), part.at("rows"), part.at("bytes"), num_pages});
             num_pages += PageHashes::pages_of(stored.parts.back().num_bytes);
-            stored.statistics.emplace_back(part.at("rows").get<std::int64_t>(),
-                                           part.at("mean").get<std::vector<double>>(),
-                                           part.at("squared_differences").get<std::vector<double>>());
-            if (part.contains("told_mean"))
-                stored.told_statistics.emplace_back(part.at("rows").get<std::int64_t>(),
-                                                    part.at("told_mean").get<std::vector<double>>(),
-                                                    part.at("told_squared_differences").get<std::vector<double>>());
+            stored.statistics.push_back(statistics_from(part, ""));
+            if (part.contains("told_mean")) stored.told_statistics.push_back(statistics_from(part, "told_"));
         }
         stored.measures.first_page = num_pages;
         num_pages += PageHashes::pages_of(stored.num_measure_bytes());
@@ -114,8 +124,7 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
             stored.page_hashes = std::make_shared<const PageHashes>(folder / kPageHashes, num_pages);
         return stored;
     } catch (const nlohmann::json::exception& error) {
-        throw IoError("store: {} is damaged: {}. Remove its folder: it is made again from the case.", path.string(),
-                      error.what());
+        throw unusable_file(path, fmt::format("is damaged: {}", error.what()));
     }
 }
 
@@ -232,8 +241,6 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
         const auto ids = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
         const auto told = point_inputs(subdomain.mesh, ids, data, frame, where).contiguous();
         const auto target = field_values(subdomain.mesh, ids, data, where).contiguous();
-        ChannelStatistics statistics;
-        statistics.add(target);
         widen(lowest, highest, told);
         add_categories(categories, told, first_category, data.categories, where);
         num_inputs = told.size(1);
@@ -241,16 +248,9 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
         const auto name = fmt::format("part_{:04}.rows", part);
         files.push_back(partial.path() / name);
         const auto num_bytes = write_row_file(files.back(), rows.view(told.size(1) + target.size(1)), key);
-        parts.push_back({{"file", name},
-                         {"rows", std::ssize(ids)},
-                         {"bytes", num_bytes},
-                         {"mean", statistics.mean()},
-                         {"squared_differences", statistics.squared_differences()}});
-        if (!data.series.is_on) continue;
-        ChannelStatistics of_told;
-        of_told.add(told);
-        parts.back()["told_mean"] = of_told.mean();
-        parts.back()["told_squared_differences"] = of_told.squared_differences();
+        parts.push_back({{"file", name}, {"rows", std::ssize(ids)}, {"bytes", num_bytes}});
+        add_statistics(parts.back(), "", target);
+        if (data.series.is_on) add_statistics(parts.back(), "told_", told);
     }
     const auto file_of_measures = partial.path() / "measures.f32";
     const auto measures = write_measures(row_measures(shards, manifest, data.on_cells), order, file_of_measures);
@@ -343,11 +343,7 @@ MeasureFile::MeasureFile(const StoredCase& stored) : stored_(stored)
         throw InvalidInput("case {}: its rows have neither areas nor volumes.", stored.case_id);
     const auto path = path_of(stored);
     file_ = MappedFile::open(path, "store");
-    if (std::ssize(file_->bytes()) != stored.num_measure_bytes()) {
-        throw IoError("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is "
-                      "made again from the case.",
-                      path.string(), file_->bytes().size(), stored.num_measure_bytes());
-    }
+    require_size(path, *file_, stored.num_measure_bytes());
 }
 
 std::span<const float> MeasureFile::values() const
@@ -356,10 +352,7 @@ std::span<const float> MeasureFile::values() const
     if (stored_.page_hashes)
         stored_.page_hashes->compare(*file_, stored_.measures.first_page, file_->bytes(), path);
     else if (hash_text(xxh64(file_->bytes())) != stored_.measures.hash)
-        throw IoError(
-            "store: {} is damaged: its bytes are not those that were written. Remove its folder: it is made again "
-            "from the case.",
-            path.string());
+        throw unusable_file(path, "is damaged: its bytes are not those that were written");
     return {reinterpret_cast<const float*>(file_->bytes().data()), static_cast<std::size_t>(stored_.num_rows)};
 }
 

@@ -3,10 +3,10 @@
 
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/content_hash.h"
-#include "partition/error.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
-#include <string>
 
 namespace meshard {
 namespace {
@@ -18,6 +18,18 @@ std::span<const std::byte> page_of(const MappedFile& file, std::int64_t page)
 }
 
 }  // namespace
+
+IoError unusable_file(const std::filesystem::path& path, const std::string& what)
+{
+    return IoError("store: {} {}. Remove its folder: it is made again from the case.", path.string(), what);
+}
+
+void require_size(const std::filesystem::path& path, const MappedFile& file, std::int64_t num_bytes)
+{
+    if (std::ssize(file.bytes()) != num_bytes)
+        throw unusable_file(
+            path, fmt::format("is damaged: it has {} bytes, and should have {}", file.bytes().size(), num_bytes));
+}
 
 void PageHashes::write(const std::filesystem::path& path, std::span<const std::filesystem::path> files)
 {
@@ -35,11 +47,7 @@ void PageHashes::write(const std::filesystem::path& path, std::span<const std::f
 PageHashes::PageHashes(const std::filesystem::path& path, std::int64_t num_pages)
     : file_(MappedFile::open(path, "store")), compared_(static_cast<std::size_t>(num_pages / 64 + 1))
 {
-    if (std::ssize(file_->bytes()) != num_pages * static_cast<std::int64_t>(sizeof(std::uint64_t)))
-        throw IoError("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is "
-                      "made again from the case.",
-                      path.string(), file_->bytes().size(),
-                      num_pages * static_cast<std::int64_t>(sizeof(std::uint64_t)));
+    require_size(path, *file_, num_pages * static_cast<std::int64_t>(sizeof(std::uint64_t)));
     hashes_ = {reinterpret_cast<const std::uint64_t*>(file_->bytes().data()), static_cast<std::size_t>(num_pages)};
 }
 
@@ -47,9 +55,8 @@ void PageHashes::compare_page(const MappedFile& file, std::int64_t page, std::si
                               const std::filesystem::path& path) const
 {
     if (at >= hashes_.size() || xxh64(page_of(file, page)) != hashes_[at])
-        throw IoError("store: {} is damaged: what it has from byte {} on is not what was written. Remove "
-                      "its folder: it is made again from the case.",
-                      path.string(), page * kPage);
+        throw unusable_file(
+            path, fmt::format("is damaged: what it has from byte {} on is not what was written", page * kPage));
     compared_[at / 64].fetch_or(std::uint64_t{1} << (at % 64), std::memory_order_relaxed);
 }
 

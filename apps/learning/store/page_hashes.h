@@ -2,15 +2,23 @@
 #pragma once
 
 #include "io/bytes/mapped_file.h"
+#include "partition/error.h"
 
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace meshard {
+
+/// Returns the error that a file of a stored case is not what was written. @param what   e.g. `is damaged: it is empty`
+IoError unusable_file(const std::filesystem::path& path, const std::string& what);
+
+/// @throws IoError if a file of a stored case has another number of bytes
+void require_size(const std::filesystem::path& path, const MappedFile& file, std::int64_t num_bytes);
 
 /// Hashes of a stored case's files, one for each page of 4 KiB. A page is compared with its hash when this object first
 /// sees it; pages that nobody reads are not compared.

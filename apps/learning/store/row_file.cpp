@@ -64,10 +64,7 @@ std::int64_t write_row_file(const std::filesystem::path& path, const StoredRows&
 RowFile::RowFile(const std::filesystem::path& path, std::string_view key, FilePages pages)
     : path_(path), file_(MappedFile::open(path, "store")), pages_(std::move(pages))
 {
-    const auto refuse = [&](const std::string& what) {
-        return IoError(
-            fmt::format("store: {} {}. Remove its folder: it is made again from the case.", path.string(), what));
-    };
+    const auto refuse = [&](const std::string& what) { return unusable_file(path, what); };
     const auto text = file_->text();
     if (text.size() < kPage || !text.starts_with(kFormat))
         throw refuse("is damaged: it does not begin as a file of stored rows does");
@@ -97,8 +94,7 @@ RowFile::RowFile(const std::filesystem::path& path, std::string_view key, FilePa
     } catch (const nlohmann::json::exception&) {
         throw refuse("is damaged: its head cannot be read");
     }
-    if (text.size() != places[3])
-        throw refuse(fmt::format("is damaged: it has {} bytes, and should have {}", text.size(), places[3]));
+    require_size(path, *file_, static_cast<std::int64_t>(places[3]));
     const auto* bytes = file_->bytes().data();
     rows_.ids = {reinterpret_cast<const std::int64_t*>(bytes + places[0]), num_rows};
     rows_.order = {reinterpret_cast<const std::int32_t*>(bytes + places[1]), num_rows};
@@ -112,9 +108,7 @@ void RowFile::verify() const
     const auto sections = sections_of(rows_);
     for (std::size_t i = 0; i < sections.size(); ++i) {
         if (hash_text(xxh64(sections[i])) == hashes_[i]) continue;
-        throw IoError("store: {} is damaged: its {} are not those that were written. Remove its folder: it "
-                      "is made again from the case.",
-                      path_.string(), kSections[i]);
+        throw unusable_file(path_, fmt::format("is damaged: its {} are not those that were written", kSections[i]));
     }
 }
 
