@@ -15,11 +15,9 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <chrono>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
 
 namespace meshard {
 namespace {
@@ -160,13 +158,6 @@ bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const Shar
         before_cutting();
         cut(source, hash, cache, unfinished);
     });
-}
-
-std::filesystem::path prepare_shards(const CaseSource& source, const ShardCache& cache)
-{
-    const auto hash = hash_of(source, cache);
-    while (!try_prepare_shards(source, hash, cache, [] {})) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    return shards_path(source, hash, cache);
 }
 
 }  // namespace meshard

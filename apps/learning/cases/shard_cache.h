@@ -48,7 +48,4 @@ std::filesystem::path shards_path(const CaseSource& source, std::uint64_t hash, 
 bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const ShardCache& cache,
                         const std::function<void()>& before_cutting);
 
-/// Cuts a case if needed and returns its shards folder; waits while another process cuts it.
-std::filesystem::path prepare_shards(const CaseSource& source, const ShardCache& cache);
-
 }  // namespace meshard

@@ -18,12 +18,10 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <limits>
 #include <numeric>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 namespace meshard {
@@ -329,12 +327,6 @@ StoredCase open_stored_case(const CaseStore& store, const CaseSource& source, co
     const auto dir = folder_in(store.folder, source, key);
     const bool is_other = !store.other_folder.empty() && !is_complete(dir, key);
     return read_stored_case(is_other ? folder_in(store.other_folder, source, key) : dir, key);
-}
-
-StoredCase store_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards)
-{
-    while (!try_store_case(store, source, shards, [] {})) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    return open_stored_case(store, source, shards);
 }
 
 MeasureFile::MeasureFile(const StoredCase& stored) : stored_(stored)

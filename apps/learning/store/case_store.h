@@ -94,9 +94,6 @@ bool try_store_case(const CaseStore& store, const CaseSource& source, const std:
 /// Opens a stored case. @throws IoError if it is missing or damaged; UnknownVersion.
 StoredCase open_stored_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards);
 
-/// Stores the case if it is not stored, and opens it; waits while another process stores it.
-StoredCase store_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards);
-
 /// The mapped file of areas or volumes of all rows of a case over their mean, in the order of `StoredOrder`.
 class MeasureFile {
 public:

@@ -7,6 +7,7 @@
 #include "tests/apps/learning/store/stored_tensors.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/stored_case.h"
 #include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>

@@ -14,6 +14,7 @@
 #include "tests/support/foam_case.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/stored_case.h"
 #include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>

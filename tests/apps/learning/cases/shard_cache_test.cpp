@@ -7,6 +7,7 @@
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/stored_case.h"
 #include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>

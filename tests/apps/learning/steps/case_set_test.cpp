@@ -8,6 +8,7 @@
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/stored_case.h"
 #include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>

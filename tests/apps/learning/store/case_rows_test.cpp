@@ -12,6 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/stored_case.h"
 #include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/learning/store/case_rows.h"
+#include "tests/support/stored_case.h"
 
 namespace meshard {
 
