@@ -48,8 +48,7 @@ std::vector<double> noise_levels(const EdmSampling& sampling)
 }
 
 at::Tensor follow_noise_levels(EdmPreconditioner& model, const at::Tensor& start, const std::vector<double>& levels,
-                               const DenoiserCondition& condition, const EdmSampling& sampling,
-                               const std::function<void(std::int64_t)>& progress)
+                               const DenoiserCondition& condition, const EdmSampling& sampling)
 {
     const torch::NoGradGuard no_grad;
     const auto type = model->parameters().front().scalar_type();
@@ -71,18 +70,16 @@ at::Tensor follow_noise_levels(EdmPreconditioner& model, const at::Tensor& start
         const auto slope = (image - denoised(image, level)) / level;
         const auto moved = image + (next - level) * slope;
         image = next > 0 ? image + (next - level) / 2 * (slope + (moved - denoised(moved, next)) / next) : moved;
-        if (progress) progress(static_cast<std::int64_t>(i) + 1);
     }
     return image;
 }
 
 at::Tensor generate_images(EdmPreconditioner& model, const at::Tensor& like, const DenoiserCondition& condition,
-                           const EdmSampling& sampling, const std::function<void(std::int64_t)>& progress)
+                           const EdmSampling& sampling)
 {
     sampling.validate();
     const auto levels = noise_levels(sampling);
-    return follow_noise_levels(model, levels.front() * grid_noise(like, sampling.seed, 0), levels, condition, sampling,
-                               progress);
+    return follow_noise_levels(model, levels.front() * grid_noise(like, sampling.seed, 0), levels, condition, sampling);
 }
 
 }  // namespace meshard

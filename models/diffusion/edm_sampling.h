@@ -4,7 +4,6 @@
 #include "models/diffusion/edm_preconditioner.h"
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 namespace meshard {
@@ -41,18 +40,16 @@ std::vector<double> noise_levels(const EdmSampling& sampling);
 /// Denoises images from the level levels[0], `start`, through all levels, by Heun's method, the last step by Euler's;
 /// without gradients. The images are in double precision, the model in its own.
 ///
-/// @param start      (B, channels, rows, columns), plain or sharded: levels[0] times standard normal noise
-/// @param progress   called after each step with its number, from 1; may be empty
-/// @return           images with the layout of `start`, in double precision
+/// @param start   (B, channels, rows, columns), plain or sharded: levels[0] times standard normal noise
+/// @return        images with the layout of `start`, in double precision
 at::Tensor follow_noise_levels(EdmPreconditioner& model, const at::Tensor& start, const std::vector<double>& levels,
-                               const DenoiserCondition& condition, const EdmSampling& sampling,
-                               const std::function<void(std::int64_t)>& progress = {});
+                               const DenoiserCondition& condition, const EdmSampling& sampling);
 
 /// Generates an image for each sample of the condition. Noise is drawn by position in the whole, so that the images are
 /// equal, up to rounding, for any number of ranks.
 /// @param like   (B, channels, rows, columns), plain or sharded: gives shape and layout
 /// @throws InvalidInput as `EdmSampling::validate`, and as the model
 at::Tensor generate_images(EdmPreconditioner& model, const at::Tensor& like, const DenoiserCondition& condition,
-                           const EdmSampling& sampling, const std::function<void(std::int64_t)>& progress = {});
+                           const EdmSampling& sampling);
 
 }  // namespace meshard

@@ -45,13 +45,12 @@ HeldOutErrors HeldOutErrors::of_mean(std::span<const HeldOutErrors> models)
     return {mean(&HeldOutErrors::drag), mean(&HeldOutErrors::lift)};
 }
 
-std::optional<double> interval_of(const std::map<std::string, double>& errors_by_case, double probability)
+std::optional<double> interval_of(const std::map<std::string, double>& errors_by_case)
 {
     std::vector<double> errors;
     for (const auto& [id, error] : errors_by_case) errors.push_back(std::abs(error));
     // Slightly less than the product, which is not exact: 0.9 * 10 may be above 9.
-    const auto rank =
-        static_cast<std::size_t>(std::ceil((static_cast<double>(errors.size()) + 1) * probability - 1e-9));
+    const auto rank = static_cast<std::size_t>(std::ceil((static_cast<double>(errors.size()) + 1) * kCoverage - 1e-9));
     if (rank < 1 || rank > errors.size()) return std::nullopt;
     const auto at = errors.begin() + static_cast<std::ptrdiff_t>(rank - 1);
     std::ranges::nth_element(errors, at);

@@ -27,10 +27,10 @@ struct HeldOutErrors {
 
 inline constexpr double kCoverage = 0.9;
 
-/// Computes half the width of the interval around a prediction that holds the truth of a further case with at least
-/// this probability, if that is drawn as the cases of the errors were: the ceil((n + 1) p)-th smallest error (split
-/// conformal prediction; Lei et al., Journal of the American Statistical Association 113, 2018). Nothing for fewer than
-/// p / (1 - p) errors.
-std::optional<double> interval_of(const std::map<std::string, double>& errors_by_case, double probability = kCoverage);
+/// Computes half the width of the interval around a prediction that holds the truth of a further case with at least the
+/// probability `kCoverage`, if that is drawn as the cases of the errors were: the ceil((n + 1) p)-th smallest error
+/// (split conformal prediction; Lei et al., Journal of the American Statistical Association 113, 2018). Nothing for
+/// fewer than p / (1 - p) errors.
+std::optional<double> interval_of(const std::map<std::string, double>& errors_by_case);
 
 }  // namespace meshard

@@ -26,7 +26,6 @@ TEST(Intervals, AreTheErrorOfTheRankThatTheirProbabilityAsksFor)
     EXPECT_EQ(interval_of(by_case(errors)), 0.9);
     for (int i = 10; i < 20; ++i) errors.push_back(0.1 * i);
     EXPECT_NEAR(*interval_of(by_case(errors)), 1.8, 1e-12);  // the 18th of 19
-    EXPECT_NEAR(*interval_of(by_case(errors), 0.5), 1.0, 1e-12);
 }
 
 /// Of n errors and one more, all drawn alike, the one more is at most the k-th smallest with probability k / (n + 1).
