@@ -10,6 +10,7 @@
 #include "partition/cut/metis_partitioner.h"
 #include "partition/error.h"
 #include "partition/mesh/neighbor_graph.h"
+#include "sharding/tensor/host_values.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <torch/types.h>
@@ -30,8 +31,7 @@ at::Tensor owners_of(const at::Tensor& points, const std::string& method, const 
 {
     auto owners = at::empty({points.size(0)}, at::kInt);
     if (mesh.all().rank() == 0) {
-        const std::vector<float> places(points.const_data_ptr<float>(),
-                                        points.const_data_ptr<float>() + points.numel());
+        const auto places = values_on_host<float>(points);
         const auto parts = static_cast<std::int32_t>(mesh.num_ranks());
         const auto partition =
             method == "metis" ? partition_with_metis(nearest_neighbor_graph(DataArray::from("points", places, 3), 6),
@@ -45,10 +45,8 @@ at::Tensor owners_of(const at::Tensor& points, const std::string& method, const 
 
 std::shared_ptr<const IndexMap> map_of(const at::Tensor& owners, int rank)
 {
-    const auto ids = owners.eq(rank).nonzero().view({-1});
-    const auto* begin = ids.const_data_ptr<std::int64_t>();
-    return std::make_shared<const IndexMap>(
-        IndexMap{owners.size(0), static_cast<std::int32_t>(ids.numel()), {begin, begin + ids.numel()}, {}});
+    const auto ids = values_on_host<std::int64_t>(owners.eq(rank).nonzero());
+    return std::make_shared<const IndexMap>(IndexMap{owners.size(0), static_cast<std::int32_t>(ids.size()), ids, {}});
 }
 
 template <class T>

@@ -3,6 +3,7 @@
 
 #include "ops/neighbors/neighbors.h"
 #include "partition/error.h"
+#include "sharding/tensor/host_values.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -28,11 +29,9 @@ at::Tensor scale_of(const GridPlane& plane, const at::Device& device)
 /// Scaled coordinates of the vertices along one axis.
 std::vector<float> scaled_line(const GridPlane& plane, int axis)
 {
-    const auto line =
-        (at::linspace(plane.box_min[axis], plane.box_max[axis], plane.resolution[axis], at::TensorOptions(at::kFloat)) *
-         static_cast<float>(plane.scale()[axis]))
-            .contiguous();
-    return {line.data_ptr<float>(), line.data_ptr<float>() + line.numel()};
+    return values_on_host<float>(
+        at::linspace(plane.box_min[axis], plane.box_max[axis], plane.resolution[axis], at::TensorOptions(at::kFloat)) *
+        static_cast<float>(plane.scale()[axis]));
 }
 
 /// The range of vertices along an axis that may be within reach of a coordinate.

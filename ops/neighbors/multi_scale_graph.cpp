@@ -5,6 +5,7 @@
 #include "ops/rows/cut_rows.h"
 #include "ops/rows/row_moves.h"
 #include "partition/lists.h"
+#include "sharding/tensor/host_values.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
@@ -17,19 +18,13 @@ namespace {
 
 using Ids = std::vector<std::int64_t>;
 
-Ids numbers_of(const at::Tensor& tensor)
-{
-    const auto here = tensor.to(at::kCPU, at::kLong).contiguous();
-    return {here.const_data_ptr<std::int64_t>(), here.const_data_ptr<std::int64_t>() + here.numel()};
-}
-
 /// The numbers of all ranks, one vector for each rank.
 std::vector<Ids> of_all_ranks(const Ids& own, const RankGroup& group)
 {
     std::vector<Ids> all;
     if (group.size() == 1) return {own};
     const auto counts = group.all_gather_integers(std::ssize(own));
-    const auto numbers = numbers_of(group.all_gather_rows(index_tensor(own), counts));
+    const auto numbers = values_on_host<std::int64_t>(group.all_gather_rows(index_tensor(own), counts));
     auto begin = numbers.begin();
     for (const auto count : counts) {
         all.emplace_back(begin, begin + count);
@@ -57,7 +52,7 @@ struct Level {
     {
         const auto sample = random_sample(points, std::min(size, cloud.num_global), seed);
         rows = sample.rows;
-        const auto by_rank = of_all_ranks(numbers_of(sample.ids), group);
+        const auto by_rank = of_all_ranks(values_on_host<std::int64_t>(sample.ids), group);
         for (const auto& of_rank : by_rank) append(ids, of_rank);
         std::ranges::sort(ids);
         owners.resize(ids.size());
@@ -108,7 +103,8 @@ MultiScaleGraph multi_scale_graph(const at::Tensor& points, const std::vector<st
     for (std::size_t l = 0; l < level_sizes.size(); ++l) {
         const auto level = l + 1 == level_sizes.size() ? nodes : Level(points, cloud, group, level_sizes[l], seed);
         const auto found = knn(level.places, level.places, num_neighbors, {.exclude_self = true});
-        const auto offsets = numbers_of(found.offsets), near = numbers_of(found.ids);
+        const auto offsets = values_on_host<std::int64_t>(found.offsets),
+                   near = values_on_host<std::int64_t>(found.ids);
         for (std::size_t i = 0; i < level.own.size(); ++i) {
             const auto here = place_of(nodes.ids, level.ids[level.own[i]]);
             const auto row = place_of(nodes.own, here);

@@ -3,6 +3,7 @@
 
 #include "partition/error.h"
 #include "partition/lists.h"
+#include "sharding/tensor/host_values.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
@@ -67,10 +68,8 @@ void add_categories(std::vector<std::vector<double>>& known, const at::Tensor& t
 {
     std::vector<std::vector<double>> found;
     for (std::size_t i = 0; i < categories.names.size(); ++i) {
-        const auto numbers = told.select(1, first + static_cast<std::int64_t>(i)).to(at::kDouble).contiguous();
-        auto& values =
-            found.emplace_back(numbers.const_data_ptr<double>(), numbers.const_data_ptr<double>() + numbers.numel());
-        sort_unique(values);
+        const auto numbers = told.select(1, first + static_cast<std::int64_t>(i));
+        sort_unique(found.emplace_back(values_on_host<double>(numbers)));
     }
     merge_categories(known, found, categories, where);
 }

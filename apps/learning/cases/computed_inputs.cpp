@@ -9,6 +9,7 @@
 #include "partition/lists.h"
 #include "partition/mesh/surface_geometry.h"
 #include "partition/mesh/surface_triangles.h"
+#include "sharding/tensor/host_values.h"
 
 #include <ATen/ATen.h>
 
@@ -72,20 +73,17 @@ void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::strin
     const at::NoGradGuard no_grad;
     const auto found = signed_distance(as_tensor(surface.vertices), as_tensor(surface.triangles), as_tensor(queries),
                                        {.sign = SurfaceSign::WindingNumber});
-    const auto distances = found.distances.contiguous();
-    const auto* begin = distances.const_data_ptr<double>();
-    arrays_at(mesh, on_cells)
-        .push_back(DataArray::from(kDistances, std::vector<double>(begin, begin + distances.numel())));
+    auto& arrays = arrays_at(mesh, on_cells);
+    arrays.push_back(DataArray::from(kDistances, values_on_host<double>(found.distances)));
     if (!with_directions) return;
 
-    const auto ways = (found.points - as_tensor(queries)).contiguous();
-    std::vector<double> directions(ways.const_data_ptr<double>(), ways.const_data_ptr<double>() + ways.numel());
+    auto directions = values_on_host<double>(found.points - as_tensor(queries));
     const auto nearest = kOnTheWall * size_of(wall);
     for (std::size_t i = 0; i < directions.size(); i += 3) {
         const auto length = std::hypot(directions[i], directions[i + 1], directions[i + 2]);
         for (int c = 0; c < 3; ++c) directions[i + c] = length > nearest ? directions[i + c] / length : 0.0;
     }
-    arrays_at(mesh, on_cells).push_back(DataArray::from(kDirections, std::move(directions), 3));
+    arrays.push_back(DataArray::from(kDirections, std::move(directions), 3));
 }
 
 void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
@@ -134,10 +132,8 @@ void add_point_normals(Mesh& mesh, const std::string& named, const std::string& 
     surface.cells = mesh.cells;
     surface.cell_types = mesh.cell_types;
     const at::NoGradGuard no_grad;
-    const auto found = point_normals(MeshGeometry(std::move(surface))).contiguous();
-    const auto* begin = found.const_data_ptr<double>();
-    std::vector<double> normals(begin, begin + found.numel());
-    mesh.point_data.push_back(DataArray::from(kPointNormals, std::move(normals), 3));
+    const auto normals = point_normals(MeshGeometry(std::move(surface)));
+    mesh.point_data.push_back(DataArray::from(kPointNormals, values_on_host<double>(normals), 3));
 }
 
 std::string ComputedInputs::description() const

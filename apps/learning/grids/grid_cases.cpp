@@ -7,6 +7,7 @@
 #include "apps/learning/grids/grid_states.h"
 #include "apps/learning/settings/grid_settings.h"
 #include "partition/error.h"
+#include "sharding/tensor/host_values.h"
 
 #include <fmt/core.h>
 #include <torch/types.h>
@@ -21,12 +22,6 @@ namespace {
 std::string name_in_messages(const CaseSource& source)
 {
     return fmt::format("case {} ({})", source.id, source.file.string());
-}
-
-std::vector<double> numbers_of(const at::Tensor& values)
-{
-    const auto doubles = values.to(torch::kDouble).contiguous();
-    return {doubles.const_data_ptr<double>(), doubles.const_data_ptr<double>() + doubles.numel()};
 }
 
 /// Statistics of rows, a million at a time, since they are computed in double precision.
@@ -57,8 +52,8 @@ StoredCase described(GridRows rows, const std::string& id, const DataConfig& dat
     if (known.num_counted == 0) return known;
     add_categories(known.categories, rows.told, category_channels(data, rows.channels).first, data.categories,
                    "case " + id);
-    known.lowest = numbers_of(rows.told.amin(0));
-    known.highest = numbers_of(rows.told.amax(0));
+    known.lowest = values_on_host<double>(rows.told.amin(0));
+    known.highest = values_on_host<double>(rows.told.amax(0));
     return known;
 }
 

@@ -10,6 +10,7 @@
 #include "partition/nearest_name.h"
 #include "sharding/parameters/move_module.h"
 #include "sharding/ranks/device_mesh.h"
+#include "sharding/tensor/host_values.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
@@ -150,9 +151,8 @@ void append_images(std::vector<DataArray>& arrays, const at::Tensor& images, con
             const auto name = names[channel] + (images.size(0) > 1 ? "_" + std::to_string(sample + 1) : "");
             if (std::ranges::any_of(arrays, [&](const auto& array) { return array.name() == name; }))
                 throw InvalidInput("{} has an array '{}' already. Name the generated ones with --fields.", where, name);
-            const auto values = images[sample][static_cast<std::int64_t>(channel)].to(torch::kFloat).contiguous();
-            arrays.push_back(DataArray::from(
-                name, std::vector<float>(values.data_ptr<float>(), values.data_ptr<float>() + values.numel())));
+            const auto values = images[sample][static_cast<std::int64_t>(channel)];
+            arrays.push_back(DataArray::from(name, values_on_host<float>(values)));
         }
     }
 }

@@ -21,6 +21,7 @@
 #include "partition/lists.h"
 #include "partition/mesh/vector_algebra.h"
 #include "partition/nearest_name.h"
+#include "sharding/tensor/host_values.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
@@ -244,20 +245,17 @@ std::vector<std::string> add_fields(std::vector<DataArray>& arrays, const at::Te
     std::int64_t channel = 0;
     for (std::size_t f = 0; f < data.fields.size(); ++f) {
         const auto count = predictor.channels()[f];
-        const auto field = values.narrow(1, channel, count).contiguous();
+        const auto field = values.narrow(1, channel, count);
         auto name = data.fields[f].name;
         if (!torch::isfinite(field).all().item<bool>())
             throw Error("the predicted field '{}' is not finite everywhere: the model of this run is broken.", name);
         if (find_array(arrays, name)) name += kSuffix;
         const auto put = [&](const std::string& called, const at::Tensor& rows) {
-            const auto* begin = rows.data_ptr<float>();
-            replace(arrays,
-                    DataArray::from(called, std::vector<float>(begin, begin + rows.numel()),
-                                    static_cast<std::int32_t>(count)),
+            replace(arrays, DataArray::from(called, values_on_host<float>(rows), static_cast<std::int32_t>(count)),
                     replaced);
         };
         put(name, field);
-        if (spread.defined()) put(name + kSpreadSuffix, spread.narrow(1, channel, count).contiguous());
+        if (spread.defined()) put(name + kSpreadSuffix, spread.narrow(1, channel, count));
         channel += count;
     }
     return replaced;
@@ -269,10 +267,8 @@ std::vector<std::string> add_sensitivities(Mesh& mesh, const std::vector<ShapeSe
     std::vector<std::string> replaced;
     const auto rows = torch::tensor(std::vector<std::int64_t>(ids.begin(), ids.end()), torch::kLong);
     const auto put = [&](const std::string& called, const at::Tensor& of_whole, std::int32_t num_components) {
-        const auto values = (ids.empty() ? of_whole : of_whole.index_select(0, rows)).contiguous();
-        const auto* begin = values.const_data_ptr<double>();
-        replace(mesh.point_data,
-                DataArray::from(called, std::vector<double>(begin, begin + values.numel()), num_components), replaced);
+        auto values = values_on_host<double>(ids.empty() ? of_whole : of_whole.index_select(0, rows));
+        replace(mesh.point_data, DataArray::from(called, std::move(values), num_components), replaced);
     };
     for (const auto& one : all) {
         put("d" + one.coefficient + "_dx", one.gradient, 3);

@@ -19,7 +19,9 @@
 #include "io/series.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
+#include "sharding/tensor/host_values.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
@@ -124,6 +126,13 @@ void join_states(const std::filesystem::path& output, bool on_cells)
     std::filesystem::remove(folder, is_kept);
 }
 
+/// Adds an array behind the others, in place of those of its name.
+void put_last(std::vector<DataArray>& arrays, DataArray array)
+{
+    std::erase_if(arrays, [&](const DataArray& other) { return other.name() == array.name(); });
+    arrays.push_back(std::move(array));
+}
+
 /// Returns the arrays of the fields, and with a spread those of it behind each.
 /// @param values   (rows, channels) of all fields  @param spread   of the same; undefined: none
 std::vector<DataArray> arrays_of_fields(const at::Tensor& values, const at::Tensor& spread, const StateArrays& arrays,
@@ -132,10 +141,8 @@ std::vector<DataArray> arrays_of_fields(const at::Tensor& values, const at::Tens
     std::vector<DataArray> of_fields;
     std::int64_t channel = 0;
     const auto add = [&](const at::Tensor& of_all, const std::string& name, std::int64_t count) {
-        const auto rows = of_all.narrow(1, channel, count).contiguous();
-        const auto* begin = rows.const_data_ptr<float>();
-        of_fields.push_back(
-            DataArray::from(name, std::vector<float>(begin, begin + rows.numel()), static_cast<std::int32_t>(count)));
+        of_fields.push_back(DataArray::from(name, values_on_host<float>(of_all.narrow(1, channel, count)),
+                                            static_cast<std::int32_t>(count)));
     };
     for (std::size_t f = 0; f < channels.size(); ++f) {
         add(values, arrays.fields[f].state, channels[f]);
@@ -204,17 +211,9 @@ public:
 private:
     bool is_told(const std::string& name) const
     {
-        const auto has = [&](const std::vector<std::string>& names) {
-            return std::ranges::find(names, name) != names.end();
-        };
-        return has(arrays_.arrays) || has(arrays_.given) || has(arrays_.kept);
+        return contains(arrays_.arrays, name) || contains(arrays_.given, name) || contains(arrays_.kept, name);
     }
-    void put(DataArray array)
-    {
-        auto& group = arrays_at(mesh_, arrays_.on_cells);
-        std::erase_if(group, [&](const DataArray& other) { return other.name() == array.name(); });
-        group.push_back(std::move(array));
-    }
+    void put(DataArray array) { put_last(arrays_at(mesh_, arrays_.on_cells), std::move(array)); }
 
     Mesh mesh_;
     const StateArrays& arrays_;
@@ -353,9 +352,7 @@ private:
     }
     void put(ImageGrid& grid, DataArray array) const
     {
-        auto& group = arrays_at(grid, roll_out_.arrays().on_cells);
-        std::erase_if(group, [&](const DataArray& other) { return other.name() == array.name(); });
-        group.push_back(std::move(array));
+        put_last(arrays_at(grid, roll_out_.arrays().on_cells), std::move(array));
     }
 
     std::unique_ptr<const GridFile> besides_;  // has the arrays that are no fields

@@ -6,6 +6,7 @@
 #include "apps/learning/cases/usable_input.h"
 #include "apps/learning/evaluation/case_sums.h"
 #include "partition/error.h"
+#include "sharding/tensor/host_values.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
@@ -276,12 +277,8 @@ at::Tensor SeriesRollOut::geometry(std::size_t i, const at::Tensor& state)
     read_together(all, [&] {
         if (all.rank() != 0) return;
         auto moved = whole();
-        if (is_given) {
-            moved.points = read_whole(i).points;
-        } else {
-            const auto* begin = places.const_data_ptr<float>();
-            moved.points = DataArray::from(moved.points.name(), std::vector<float>(begin, begin + places.numel()), 3);
-        }
+        moved.points =
+            is_given ? read_whole(i).points : DataArray::from(moved.points.name(), values_on_host<float>(places), 3);
         of_mesh = torch::tensor(row_geometry(moved, arrays_.on_cells), torch::kDouble).view({-1, kGeometryColumns});
     });
     return to_local(own_rows(of_mesh)).squeeze(0).cpu();

@@ -5,6 +5,7 @@
 #include "io/picture/gif_writer.h"
 #include "io/picture/render.h"
 #include "partition/error.h"
+#include "sharding/tensor/host_values.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
@@ -199,12 +200,9 @@ private:
     {
         auto mesh = state.mesh;
         if (is_moved && state.moved) mesh.points = *state.moved;
-        const auto numbers = number(values).contiguous();
-        const auto* begin = numbers.data_ptr<float>();
         mesh.cell_data = scene.marks;
         mesh.point_data.clear();
-        auto& arrays = arrays_at(mesh, field_.on_cells);
-        arrays.push_back(DataArray::from("value", std::vector<float>(begin, begin + numbers.numel()), 1));
+        arrays_at(mesh, field_.on_cells).push_back(DataArray::from("value", values_on_host<float>(number(values)), 1));
         return mesh;
     }
 

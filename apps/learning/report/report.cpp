@@ -6,6 +6,7 @@
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/made_folders.h"
 #include "partition/lists.h"
+#include "sharding/tensor/host_values.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
@@ -106,10 +107,8 @@ std::vector<DrawnState> states_of_case(JudgedModel& model, std::span<const Judge
         for (std::size_t f = 0; f < model.predictor.channels().size(); ++f) {
             const auto count = model.predictor.channels()[f];
             if (model.predictor.data().fields[f].state == kCoordinates) {
-                const auto places = seen.predicted.narrow(1, first, count).contiguous();
-                const auto* begin = places.const_data_ptr<float>();
-                state.moved =
-                    DataArray::from(state.mesh.points.name(), std::vector<float>(begin, begin + places.numel()), 3);
+                const auto places = seen.predicted.narrow(1, first, count);
+                state.moved = DataArray::from(state.mesh.points.name(), values_on_host<float>(places), 3);
             }
             first += count;
         }

@@ -2,6 +2,7 @@
 #include "apps/learning/training/run_state.h"
 
 #include "apps/learning/checkpoints/run_checkpoint.h"
+#include "sharding/tensor/host_values.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
@@ -102,10 +103,7 @@ RunDescription describe(const Run& run, const nlohmann::json& errors, const Held
         for (std::size_t f = 0; f < part.data.fields.size(); ++f)
             all.fields.push_back({part.data.fields[f], part.stored->train.channels()[f]});
     }
-    if (config.data.shares_deviation) {
-        const auto mean = run.data.training_mean().cpu();
-        all.training_mean.emplace(mean.const_data_ptr<float>(), mean.const_data_ptr<float>() + mean.numel());
-    }
+    if (config.data.shares_deviation) all.training_mean = values_on_host<float>(run.data.training_mean());
     if (const auto& targets = run.data.coefficient_targets()) {
         all.head = {names_of_coefficients(config.training.coefficient_weights), config.training.coefficient_features,
                     targets->means(), targets->deviations()};
