@@ -16,6 +16,7 @@
 #include "io/vtk/vtk_xml_writer.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -154,7 +155,7 @@ std::vector<MeshBlock> read_by_format(const std::filesystem::path& path, const R
     if (is_collection(path)) {
         std::error_code ignored;
         const auto self = std::filesystem::weakly_canonical(path, ignored);
-        if (std::ranges::find(parents, self) != parents.end())
+        if (contains(parents, self))
             throw IoError("{} names itself, directly or through the files that it names. Remove the cycle.", where);
         constexpr std::size_t max_depth = 16;
         if (parents.size() >= max_depth) throw IoError("{} is nested deeper than 16 collections.", where);

@@ -15,6 +15,7 @@
 #include "io/vtk/vtk_xml_file.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -94,7 +95,7 @@ std::vector<double> times_of(const fs::path& path)
     if (extension == ".vtkhdf" || extension == ".hdf") return vtkhdf_times(path);
     constexpr std::string_view xml[] = {".vtu",  ".vtp",  ".vti", ".vtr",  ".pvtu", ".pvtp",
                                         ".pvti", ".pvtr", ".vtm", ".vtmb", ".vtpc"};
-    if (std::ranges::find(xml, extension) != std::end(xml)) return times_of_xml(path);
+    if (contains(xml, extension)) return times_of_xml(path);
     if (is_array_file(path)) return GridFile::open(path)->times();
     if (extension != ".vtk" || MappedFile::open(path, "read_mesh")->text().find(time_array) == std::string_view::npos)
         return {};

@@ -7,6 +7,7 @@
 #include "io/bytes/xml.h"
 #include "io/foam/foam_reader.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <algorithm>
@@ -27,7 +28,7 @@ std::string_view separators_in(const fs::path& path)
 {
     const auto extension = lower_extension(path);
     constexpr std::string_view quoted[] = {".pvtu", ".pvtp", ".pvti", ".pvtr", ".vtm", ".vtpc", ".pvd", ".series"};
-    if (std::ranges::find(quoted, extension) != std::end(quoted)) return "\"";
+    if (contains(quoted, extension)) return "\"";
     return extension == ".case" ? " \t\r\n" : "";
 }
 

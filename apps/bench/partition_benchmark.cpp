@@ -12,6 +12,7 @@
 #include "partition/cut/geometric_partitioner.h"
 #include "partition/cut/metis_partitioner.h"
 #include "partition/cut/partitioner.h"
+#include "partition/lists.h"
 #include "partition/mesh/mesh_graph.h"
 
 #include <CLI/CLI.hpp>
@@ -48,7 +49,7 @@ Mesh mesh_of(const std::string& name)
 {
     const auto colon = name.find(':');
     const auto kind = name.substr(0, colon);
-    if (std::ranges::find(benchmark_mesh_kinds(), kind) == benchmark_mesh_kinds().end()) return read_mesh(name);
+    if (!contains(benchmark_mesh_kinds(), kind)) return read_mesh(name);
     double count = 1e6;
     if (colon != std::string::npos) count = parse_numbers(name.substr(colon + 1), "the number of cells", 1)[0];
     if (!(count >= 1 && count <= 1e8)) throw UsageError("'{}' asks for a mesh of 1 to 1e8 cells.", name);

@@ -11,6 +11,7 @@
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
 #include "partition/ghosts/subdomain.h"
+#include "partition/lists.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/run_on_threads.h"
 
@@ -113,8 +114,7 @@ void WholeSteps::cut(CutJob& job)
             result.partition = number_parts_along_curve(mesh_, std::move(result.partition));
             std::set<std::int32_t> in_pieces;
             for (std::size_t i = 0; i < before.owners.size() && !result.in_pieces.empty(); ++i)
-                if (std::ranges::find(result.in_pieces, before.owners[i]) != result.in_pieces.end())
-                    in_pieces.insert(result.partition.owners[i]);
+                if (contains(result.in_pieces, before.owners[i])) in_pieces.insert(result.partition.owners[i]);
             result.in_pieces.assign(in_pieces.begin(), in_pieces.end());
         }
     }

@@ -4,6 +4,7 @@
 #include "apps/console/text_table.h"
 #include "io/mesh_io.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
@@ -84,7 +85,7 @@ std::vector<std::string> field_names(const Mesh& mesh, std::span<const std::stri
 {
     std::vector<std::string> names;
     const auto add = [&](const std::string& name) {
-        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+        if (!contains(names, name)) names.push_back(name);
     };
     for (const auto& word : words) {
         if (find_array(mesh.point_data, word) || find_array(mesh.cell_data, word)) {

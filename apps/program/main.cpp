@@ -6,6 +6,7 @@
 #include "apps/program/version.h"
 #include "io/bytes/interruption.h"
 #include "io/bytes/read_warnings.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -82,7 +83,7 @@ void refuse_ranks(std::string_view verb)
     const int of_all =
         std::max({of_mpi, std::getenv("RANK") ? number("WORLD_SIZE") : 0, number("SLURM_STEP_NUM_TASKS")});
     const auto alone = " where each process shall do it for itself, with MESHARD_LAUNCH=single.";
-    if (of_all > 1 && std::ranges::find(kOnOneRank, verb) != std::end(kOnOneRank)) {
+    if (of_all > 1 && contains(kOnOneRank, verb)) {
         throw UsageError("{} runs on one rank, and {} were started. Start it without mpirun, srun or torchrun;{}", verb,
                          of_all, alone);
     }

@@ -9,6 +9,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -29,12 +30,11 @@ void check_extents(const Extents& given, const DeviceMesh& mesh, std::int64_t ax
     const auto sum = std::accumulate(given.begin(), given.end(), std::int64_t{0});
     const bool is_negative = std::ranges::any_of(given, [](auto n) { return n < 0; });
     if (std::ssize(given) == mesh.size(axis) && !is_negative && (!total || sum == *total)) return;
-    std::string found;
-    for (const auto n : given) found += fmt::format("{}{}", found.empty() ? "" : ", ", n);
     throw InvalidInput(
         "extents: expected one number for each of the {} ranks of the axis '{}', none negative{}; found [{}].",
         mesh.size(axis), mesh.axis_names()[axis],
-        total ? fmt::format(", which add up to the {} entries of dimension {}", *total, dim) : "", found);
+        total ? fmt::format(", which add up to the {} entries of dimension {}", *total, dim) : "",
+        fmt::join(given, ", "));
 }
 
 /// Makes the layout of a whole tensor of `sizes`, with even extents where none are given.

@@ -5,6 +5,7 @@
 #include "apps/program/command_line.h"
 #include "apps/program/sibling_program.h"
 #include "apps/program/verbs.h"
+#include "partition/lists.h"
 #include "sharding/memory/gpus.h"
 #include "sharding/transport/device_transport.h"
 
@@ -73,7 +74,7 @@ std::string advice(const std::string& why_not, bool has_libraries)
 
 int devices_command(std::span<const std::string> arguments)
 {
-    if (std::ranges::find(arguments, "--devices") == arguments.end()) run_in_sibling_program("info", arguments);
+    if (!contains(arguments, "--devices")) run_in_sibling_program("info", arguments);
     bool json = false, devices = false;
     CLI::App app("The GPUs that programs see.", "info");
     app.add_flag("--devices", devices,

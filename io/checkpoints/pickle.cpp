@@ -2,6 +2,7 @@
 #include "io/checkpoints/pickle.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 
@@ -201,7 +202,7 @@ private:
 
     void push_global(const std::string& name)
     {
-        if (std::ranges::find(kCallables, name) == kCallables.end() && !is_storage_name(name))
+        if (!contains(kCallables, name) && !is_storage_name(name))
             fail("it names '" + printable(name) +
                  "', and only tensors, dicts, lists, tuples, numbers and texts are read; nothing was executed. Save "
                  "the state dict alone");

@@ -445,7 +445,7 @@ void FoamFile::read_entries(const Scope& into, int depth, bool until_brace)
                         "#inputMode {} before byte {} is not known here, only merge. Let OpenFOAM write the "
                         "file without it: foamDictionary -expand",
                         mode, at_));
-            } else if (std::ranges::find(without_effect, directive) != std::end(without_effect)) {
+            } else if (contains(without_effect, directive)) {
                 at_ = std::min(text_.find('\n', at_), text_.size());
             } else {
                 fail(fmt::format(

@@ -10,6 +10,7 @@
 #include "partition/lists.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -54,18 +55,14 @@ const FoamEntry* condition_of(const FoamEntry& boundary, const FoamPatch& patch)
     };
     if (const auto* entry = last([&](const FoamEntry& e) { return !e.is_pattern && e.key == patch.name; }))
         return entry;
-    const auto is_group = [&](const FoamEntry& e) {
-        return !e.is_pattern && std::ranges::find(patch.groups, e.key) != patch.groups.end();
-    };
+    const auto is_group = [&](const FoamEntry& e) { return !e.is_pattern && contains(patch.groups, e.key); };
     if (const auto* entry = last(is_group); entry != nullptr || patch.type == "empty") return entry;
     return last([&](const FoamEntry& e) { return e.is_pattern && matches(e.key, patch.name); });
 }
 
 std::string join_words(const std::vector<std::string>& words)
 {
-    std::string text;
-    for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-    return text.substr(0, 60);
+    return fmt::format("{}", fmt::join(words, " ")).substr(0, 60);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "io/foam/patch_condition.h"
 
 #include "io/foam/foam_field.h"
+#include "partition/lists.h"
 #include "partition/mesh/vector_algebra.h"
 
 #include <algorithm>
@@ -89,10 +90,7 @@ public:
     }
 
 private:
-    bool is_any(std::initializer_list<std::string_view> types) const
-    {
-        return std::ranges::find(types, condition_.type) != types.end();
-    }
+    bool is_any(std::initializer_list<std::string_view> types) const { return contains(types, condition_.type); }
 
     /// The entry of that key, one row for each face; none if it is missing or not a list of numbers.
     std::optional<std::vector<double>> list(const char* key, std::optional<int> num_components = {}) const

@@ -7,6 +7,7 @@
 #include "io/bytes/text_encoding.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 
@@ -241,8 +242,7 @@ private:
                 std::memcpy(bytes.get() + (row * parts.size() + i) * size, parts[i]->values.data() + row * size, size);
         const DataArray array = DataArray::view(name, parts.front()->type, element.count,
                                                 static_cast<std::int32_t>(parts.size()), bytes.get(), bytes);
-        std::erase_if(element.properties,
-                      [&](const Property& property) { return std::ranges::find(names, property.name) != names.end(); });
+        std::erase_if(element.properties, [&](const Property& property) { return contains(names, property.name); });
         return array;
     }
 

@@ -6,6 +6,7 @@
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -143,10 +144,9 @@ std::vector<MeshBlock> choose_blocks(std::vector<MeshBlock> blocks, std::span<co
         if (std::ranges::any_of(blocks, chooses)) continue;
         std::vector<std::string> names;
         for (const MeshBlock& block : blocks) names.push_back(block.name);
-        std::string list;
-        for (std::size_t i = 0; i < names.size() && i < 12; ++i) list += (i == 0 ? "" : ", ") + names[i];
-        throw InvalidInput("{} has no block '{}'; there are {}{}.{}", where, wish, list,
-                           names.size() > 12 ? ", ..." : "", suggestion(wish, names));
+        const auto first = std::span(names).first(std::min<std::size_t>(names.size(), 12));
+        throw InvalidInput("{} has no block '{}'; there are {}{}.{}", where, wish, fmt::join(first, ", "),
+                           names.size() > first.size() ? ", ..." : "", suggestion(wish, names));
     }
     std::erase_if(blocks, [&](const MeshBlock& block) { return !is_wanted_block(block.name, wanted); });
     return blocks;

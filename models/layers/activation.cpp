@@ -2,6 +2,7 @@
 #include "models/layers/activation.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <algorithm>
@@ -41,7 +42,7 @@ ActivationImpl::ActivationImpl(std::string_view name)
 
     const auto names = activation_names();
     std::string message = "Activation: '" + std::string(name) + "' is ";
-    message += std::ranges::find(kAbsent, wanted) != kAbsent.end() ? "not implemented yet." : "not known.";
+    message += contains(kAbsent, wanted) ? "not implemented yet." : "not known.";
     message += suggestion(wanted, names) + " There are:";
     for (const auto& known : names) message += " " + known;
     throw InvalidInput("{}.", message);

@@ -2,6 +2,7 @@
 #include "models/layers/option_checks.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -44,7 +45,7 @@ void OptionChecks::at_least(std::int64_t least,
 void OptionChecks::one_of(const std::string& name, const std::string& value,
                           const std::vector<std::string>& allowed) const
 {
-    if (std::ranges::find(allowed, value) != allowed.end()) return;
+    if (contains(allowed, value)) return;
     std::string list;
     for (std::size_t i = 0; i < allowed.size(); ++i)
         list += (i == 0 ? "" : i + 1 == allowed.size() ? " or " : ", ") + allowed[i];

@@ -10,6 +10,8 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -290,12 +292,8 @@ const PartitionMethod& partition_method(std::string_view name)
     const auto found = std::ranges::find(methods, name, &PartitionMethod::name);
     if (found != methods.end()) return *found;
     std::vector<std::string> names;
-    std::string list;
-    for (const auto& method : methods) {
-        names.push_back(method.name);
-        list += (list.empty() ? "" : ", ") + method.name;
-    }
-    throw InvalidInput("unknown method '{}'; known are {}.{}", name, list, suggestion(name, names));
+    for (const auto& method : methods) names.push_back(method.name);
+    throw InvalidInput("unknown method '{}'; known are {}.{}", name, fmt::join(names, ", "), suggestion(name, names));
 }
 
 CutResult improve_cut(Partition start, const PartitionProblem& problem, const CutOptions& options)

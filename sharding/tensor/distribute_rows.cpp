@@ -7,6 +7,7 @@
 #include "sharding/tensor/with_backward.h"
 
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -180,8 +181,7 @@ void check_layout(const ShardSpec& spec, int source_rank)
 
 [[noreturn]] void refuse(const Announcement& source, const ShardSpec& spec)
 {
-    std::string shape;
-    for (const auto size : source.shape) shape += (shape.empty() ? "" : " x ") + std::to_string(size);
+    const auto shape = fmt::format("{}", fmt::join(source.shape, " x "));
     throw InvalidInput("distribute_rows: the source's tensor ({}) does not fit the layout {}. Pass the whole on the "
                        "source rank, of at most 16 dimensions.",
                        shape.empty() ? "none" : shape, to_string(spec));

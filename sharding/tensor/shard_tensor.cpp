@@ -11,6 +11,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/AutogradState.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -250,9 +251,7 @@ SpecPtr gradient_spec(const SpecPtr& spec)
 
 std::string shape_of(const at::Tensor& tensor)
 {
-    std::string text;
-    for (const auto size : tensor.sizes()) text += (text.empty() ? "" : ", ") + std::to_string(size);
-    return "(" + text + ")";
+    return fmt::format("({})", fmt::join(tensor.sizes(), ", "));
 }
 
 thread_local PlainTensorPolicy policy = PlainTensorPolicy::Silent;

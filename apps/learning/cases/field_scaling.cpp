@@ -2,6 +2,7 @@
 #include "apps/learning/cases/field_scaling.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <torch/types.h>
 
@@ -54,7 +55,7 @@ std::vector<std::string> reference_quantities(const DataConfig& data)
 {
     std::vector<std::string> names;
     const auto add = [&](const std::string& name) {
-        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+        if (!contains(names, name)) names.push_back(name);
     };
     if (!data.nondimensional) return names;
     for (const auto& field : data.fields) {

@@ -8,6 +8,8 @@
 #include "io/checkpoints/model_checkpoint.h"
 #include "partition/nearest_name.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <filesystem>
 #include <iostream>
@@ -60,9 +62,7 @@ Json text_or_null(const std::string& text)
 
 std::string shape_text(const NamedArray& array)
 {
-    std::string text = "(";
-    for (std::size_t i = 0; i < array.shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(array.shape[i]);
-    return text + ")";
+    return fmt::format("({})", fmt::join(array.shape, ", "));
 }
 
 std::string name_of(const ModelCheckpoint& checkpoint)

@@ -5,12 +5,14 @@
 #include "partition/mesh/vector_algebra.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 
 namespace meshard {
 namespace {
@@ -32,8 +34,8 @@ struct KnownCase {
 /// Joins the first kMostNamed texts and says how many more there are.
 std::string named_cases(const std::vector<std::string>& names)
 {
-    std::string text;
-    for (std::size_t i = 0; i < std::min(names.size(), kMostNamed); ++i) text += (i == 0 ? "" : ", ") + names[i];
+    const auto first = std::span(names).first(std::min(names.size(), kMostNamed));
+    const auto text = fmt::format("{}", fmt::join(first, ", "));
     return names.size() > kMostNamed ? fmt::format("{} and {} more", text, names.size() - kMostNamed) : text;
 }
 

@@ -8,6 +8,7 @@
 #include "partition/lists.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -318,9 +319,7 @@ std::string WorstCase::text() const
                             short_text(*one->isolation));
     if (!one->has_ranges) return text;
     if (one->beyond.empty()) return text + "; each of its inputs lies within the range of the training cases";
-    text += "; beyond the training cases: ";
-    for (std::size_t i = 0; i < one->beyond.size(); ++i) text += (i == 0 ? "" : ", ") + one->beyond[i];
-    return text;
+    return text + fmt::format("; beyond the training cases: {}", fmt::join(one->beyond, ", "));
 }
 
 std::optional<WorstCase> worst_case(const Evaluation& evaluation, const std::string& split)

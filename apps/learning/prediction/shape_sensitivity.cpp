@@ -2,6 +2,7 @@
 #include "apps/learning/prediction/shape_sensitivity.h"
 
 #include "apps/console/console.h"
+#include "partition/lists.h"
 #include "partition/mesh/vector_algebra.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -46,7 +47,7 @@ bool is_moment(const std::string& coefficient)
 void require_sensitive(std::span<const std::string> coefficients)
 {
     for (const auto& name : coefficients)
-        if (std::ranges::find(kForceCoefficients, name) == kForceCoefficients.end())
+        if (!contains(kForceCoefficients, name))
             throw UsageError("no sensitivity of '{}'; there are those of {}.", name,
                              c10::Join(", ", kForceCoefficients));
 }

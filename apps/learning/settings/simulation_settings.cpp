@@ -2,6 +2,7 @@
 #include "apps/learning/settings/simulation_settings.h"
 
 #include "apps/console/console.h"
+#include "partition/lists.h"
 
 #include <algorithm>
 
@@ -43,7 +44,7 @@ void complete_series(const Settings& settings, TrainingRunConfig& config)
             refuse("data.inputs", "normals, areas and boxes of points that move are not found again. Set [points]");
     }
     for (auto& field : data.fields) {
-        if (std::ranges::find(data.series.given, field.from) != data.series.given.end())
+        if (contains(data.series.given, field.from))
             refuse("data.given", "it has " + field.from +
                                      ", which is learnt: the model would be told the answer. "
                                      "Leave it out of one of the two");
