@@ -115,8 +115,10 @@ TEST(DominoOfDrawnPoints, EqualsThatOfAllPointsThere)
     told.select(2, 6).add_(0.6);                               // areas are positive
     told[0].narrow(0, 12, 1).copy_(told[0].narrow(0, 11, 1));  // two points in one place
     told[0][12][6] = 0.3;
+    told[0][20][6] = 0;  // a polygon without area
     const auto whole =
         small_domino().forward({.embedding = told, .positions = told.narrow(2, 0, 3).contiguous(), .body = cube()});
+    EXPECT_TRUE(torch::isfinite(whole).all().item<bool>());
     const std::vector<std::int64_t> drawn{3, 11, 12, 20, 21, 22, 35, 39};
     const auto expected = whole.index_select(1, torch::tensor(drawn));
 
