@@ -154,8 +154,15 @@ std::vector<std::string> words_of_all(std::vector<std::string> words, const Sett
     std::vector<std::string> splits{"data.split"};
     for (const auto& name : settings.names_below("data.sets")) splits.push_back("data.sets." + name + ".split");
     for (const auto& split : splits) {
-        const auto is_below = [&](const auto& one) { return one.path.starts_with(split + "."); };
-        if (std::ranges::any_of(settings.all(), is_below)) words.push_back("~" + split);
+        bool is_said = false;
+        for (const auto& one : settings.all()) {
+            if (!one.path.starts_with(split + ".")) continue;
+            is_said = true;
+            if (one.source == "command line")
+                settings.refuse(one.path, "stands within a group, and a sweep chooses the split itself. Give the "
+                                          "group's other keys one by one, e.g. data.sets.NAME.root=...");
+        }
+        if (is_said) words.push_back("~" + split);
     }
     if (!settings.has("data.shards")) words.push_back("data.shards=" + (folder / "shards").string());
     return words;

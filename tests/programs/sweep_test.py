@@ -138,6 +138,8 @@ class Sweep(Case):
         self.assertTrue((self.folder / "kept").is_dir())
         self.assertFalse((self.folder / "swept/shards").exists())
         self.sweep("-o", "other", "--folds", 2, "training.num_epochs=1", "data.sets.one.split.train=['1']")
+        group = "data.sets={one: {root: a, split: {train: ['1']}}, two: {root: b}}"
+        self.assert_fails(self.sweep("-o", "group", "--folds", 2, "training.num_epochs=1", group, code=2), 2, "data.sets.one.split.train stands within a group", "one by one")
 
     def test_refuses_runs_of_other_settings_in_folders_of_its_names(self):
         self.sweep("-o", "swept", "--folds", 2, "training.num_epochs=1", "--grid", "training.early_stop.patience=[10]")
