@@ -6,7 +6,7 @@ import statistics
 
 from evaluation_test import area_vectors, arrays_of
 from runner import Case
-from samples import put_training, write_body
+from samples import data_array, put_training, write_body
 
 
 class Ensemble(Case):
@@ -85,7 +85,7 @@ class Ensemble(Case):
         others = {"static": ("data.fields.pressure.kind=static", "data.reference.rho=1.2"), "fast": ("data.reference.U_inf=[60, 0, 0]",),
                   "across": ("data.reference.U_inf=[0, 40, 0]",), "small": ("data.forces.area=0.2",), "side": ("data.forces.up=[0, 1, 0]",),
                   "long": ("data.forces.length=2", "data.forces.area=0.1"), "about": ("data.forces.length=2", "data.forces.center=[1, 0, 0]"),
-                  "turned": ("data.orient=outward",)}
+                  "turned": ("data.orient=outward",), "named": ("data.orient=outward", "data.normals=Nrm")}
         for name, words in others.items():
             self.train(name, *words, "--accept-data")
         forces = ("--forces", "--set", "Aref=0.1")
@@ -97,6 +97,7 @@ class Ensemble(Case):
                                     ("side", forces, ("data.forces.up is (0, 0, 1)", "(0, 1, 0) by runs/side/"))):
             for runs in (("r1", other), (other, "r1"))[:1 if words else 2]:   # of the first run the area is not asked for
                 self.assert_fails(self.predict(*runs, words=words), 3, *(texts if runs[0] == "r1" else texts[-1:]))
+        self.assert_fails(self.predict("turned", "named"), 3, "runs/named/", "'Nrm'", "runs/turned/", "'Normals'", "Predict with each alone")
         self.assert_fails(self.predict("long", "about", words=forces[:1]), 3, "data.forces.center is (0, 0, 0) by runs/long/", "(1, 0, 0) by runs/about/")
         self.assertFalse((self.folder / "out.vtp").exists())
         # Nothing else depends on these, and a run without a length has no say in moments.
@@ -104,6 +105,24 @@ class Ensemble(Case):
         self.assert_good(self.predict("r1", "small"))
         self.assert_good(self.predict("r1", "side"))
         self.assert_good(self.predict("r1", "long", words=forces))
+
+    def test_turns_the_normals_that_a_run_is_told_whichever_comes_first(self):
+        for name, words in (("plain", ("data.inputs=[points]",)), ("told", ("data.normals=Nrm", "seed=1"))):
+            self.train(name, "data.orient=outward", *words)
+        body = self.folder / "cases/run_4/boundary_4.vtp"
+        arrays, text = arrays_of(body), body.read_text()
+        inward = [p for i in range(0, len(arrays["connectivity"]), 4) for p in arrays["connectivity"][i:i + 4][::-1]]
+        begin = text.index(">", text.index('Name="connectivity"')) + 1
+        text = text[:begin] + " ".join(map(str, inward)) + text[text.index("</DataArray>", begin):]
+        normals = [x / math.hypot(*vector) for vector in area_vectors({**arrays, "connectivity": inward}) for x in vector]
+        body.write_text(text.replace("</CellData>", data_array("Nrm", "Float32", 3, normals) + "</CellData>"))
+        found = []
+        for runs in (("plain",), ("told",), ("plain", "told"), ("told", "plain")):
+            self.assert_good(self.predict(*runs))
+            found.append(arrays_of(self.folder / "out.vtp")["pressure"])
+        for plain, told, *means in zip(*found):
+            for mean in means:
+                self.assertAlmostEqual(mean, (plain + told) / 2, delta=1e-4 * (abs(plain) + abs(told)))
 
     def test_by_other_ways_to_the_same_fields_is_their_mean(self):
         """Other targets, and U_inf as a number or of the case: fields of the same kind and flow."""

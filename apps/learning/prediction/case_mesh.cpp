@@ -81,9 +81,11 @@ CaseMesh::CaseMesh(const CaseSource& source, std::span<const Predictor> models, 
         whole_ = reading_.read ? reading_.read() : read_mesh(source_.file);
         reading_.prepare(whole_);
         if (take("normals") || reading_.with_forces) {
-            const auto& data = models.front().data();
-            report_facing(where, orient_surface(whole_, orient_of(data), data.normals),
-                          models.front().facing().surfaces);
+            const auto told =
+                std::ranges::find_if(models, [](const auto& model) { return model.data().has_input("normals"); });
+            const auto& model = told == models.end() ? models.front() : *told;
+            report_facing(where, orient_surface(whole_, orient_of(model.data()), model.data().normals),
+                          model.facing().surfaces);
         }
         for (const auto& model : models)
             if (const auto normals = point_normals_in_use(model.data()); !normals.empty())

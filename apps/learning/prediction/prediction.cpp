@@ -312,6 +312,7 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
             text += fmt::format("{}{}:{}", f == 0 ? "" : ", ", model.data().fields[f].name, model.channels()[f]);
         return text + (model.data().on_cells ? " on cells" : " on points") + (model.data().is_grid ? " of grids" : "");
     };
+    const Predictor* turned = nullptr;  // a model that is told normals of a surface that is turned outward
     for (const auto& model : models) {
         if (names(model) != names(models.front())) {
             throw InvalidInput(
@@ -340,6 +341,15 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
                 "{} and {} learnt surfaces of different orientation (data.orient). Predict with each alone, or say for "
                 "both which way surfaces face with --orient.",
                 model.checkpoint().string(), models.front().checkpoint().string());
+        if (orient_of(model.data()) == Orient::Outward && model.data().has_input("normals")) {
+            if (turned && turned->data().normals != model.data().normals)
+                throw InvalidInput("{} is told the normals '{}', and {} the normals '{}', of which only one can be "
+                                   "turned outward with "
+                                   "the surface. Predict with each alone.",
+                                   model.checkpoint().string(), model.data().normals, turned->checkpoint().string(),
+                                   turned->data().normals);
+            turned = &model;
+        }
         if (with_dropout && !model.has_dropout())
             throw InvalidInput(
                 "{}: the model has no dropout, so that all its draws would be the same. Leave --dropout-draws out.",
