@@ -14,6 +14,7 @@ def main():
     torch.manual_seed(0)
     model = meshard.models.Transolver(functional_dim=3, embedding_dim=3, out_dim=1, n_layers=2, n_hidden=32, n_head=4)
     meshard.replicate(model, mesh)
+    accelerator.register_for_checkpointing(model)   # else save_state has the optimiser alone
     optimizer = accelerator.prepare(torch.optim.AdamW(model.parameters(), 1e-3))
     for step in range(16):
         whole = torch.rand(1, 300, 3, generator=torch.Generator().manual_seed(step % 8))
@@ -27,6 +28,7 @@ def main():
             optimizer.step()
             optimizer.zero_grad()
     print(f"rank {mesh.get_rank()}: loss {loss.item():.6f}", flush=True)
+    accelerator.save_state("trained")
     accelerator.end_training()
 
 

@@ -9,6 +9,7 @@ import tempfile
 
 import accelerate  # noqa: F401  without these two the tests are skipped
 import lightning  # noqa: F401
+import torch
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "docs" / "examples"
 
@@ -19,6 +20,8 @@ def losses(name, num_ranks):
         environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "MESHARD_TEST_STORE")}
         ended = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks), EXAMPLES / name],
                                capture_output=True, text=True, timeout=200, cwd=folder, env=dict(environment, OMP_NUM_THREADS="1"))
+        saved = pathlib.Path(folder, "trained")   # by Accelerate alone
+        assert not saved.exists() or len(torch.load(saved / "custom_checkpoint_0.pkl")) > 20, "no weights were saved"
     assert ended.returncode == 0, f"{name} on {num_ranks} ranks:\n{ended.stdout[-2000:]}\n{ended.stderr[-3000:]}"
     found = dict(re.findall(r"rank (\d): loss ([\d.]+)", ended.stdout))
     assert sorted(found) == [str(rank) for rank in range(num_ranks)], ended.stdout
