@@ -33,7 +33,7 @@ class Surrogate(lightning.LightningModule):
 
     def training_step(self, points, index):
         loss = torch.nn.functional.mse_loss(self.model(points, points), points.square().sum(-1, keepdim=True))
-        self.log("loss", loss.detach(), prog_bar=True, batch_size=1)
+        self.log("loss", meshard.full_tensor(loss.detach()), on_epoch=True, prog_bar=True, batch_size=1)   # read by rank 0 alone, too
         return loss
 
     def configure_optimizers(self):
