@@ -264,7 +264,9 @@ TEST(SharedMemoryBackend, LetsNobodyWaitForItsNextCall)
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
         while (rank == 0 && num_done < 2 && std::chrono::steady_clock::now() < deadline)
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        if (rank == 0) EXPECT_EQ(num_done.load(), 2);
+        if (rank == 0) {
+            EXPECT_EQ(num_done.load(), 2);
+        }
         for (const auto& work : works) work->wait();
         ++num_done;
         EXPECT_TRUE(at::equal(sums[0], at::full({30'000}, 3.0F)));
