@@ -2,7 +2,6 @@
 #include "models/layers/normalizer.h"
 
 #include "partition/error.h"
-#include "sharding/tensor/host_values.h"
 
 #include <torch/types.h>
 
@@ -19,7 +18,9 @@ constexpr float kRounding = std::numeric_limits<float>::epsilon() / 2;
 
 std::vector<double> numbers_of(const at::Tensor& channels)
 {
-    return channels.defined() ? values_on_host<double>(channels) : std::vector<double>();
+    if (!channels.defined()) return {};
+    const auto on_host = channels.to(at::kCPU, at::kDouble).contiguous();
+    return {on_host.const_data_ptr<double>(), on_host.const_data_ptr<double>() + on_host.numel()};
 }
 
 }  // namespace

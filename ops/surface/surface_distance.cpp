@@ -8,7 +8,6 @@
 #include "ops/surface/surface_parts.h"
 #include "partition/error.h"
 #include "sharding/ranks/parallel_for.h"
-#include "sharding/tensor/host_values.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -59,6 +58,14 @@ at::Tensor gathered(const CutRows& part, const at::Tensor& tensor)
     return part.is_cut() ? gather_rows(tensor, at::arange(part.num_global, at::kLong)) : part.own;
 }
 
+template <class T>
+std::vector<T> values_of(const at::Tensor& tensor)
+{
+    const at::Tensor here = tensor.detach().to(at::kCPU, c10::CppTypeToScalarType<T>::value).contiguous();
+    const auto* begin = here.const_data_ptr<T>();
+    return {begin, begin + here.numel()};
+}
+
 /// Results of this rank's queries, in double precision.
 struct Found {
     at::Tensor distances, directions, points, faces;
@@ -107,7 +114,7 @@ Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, cons
                     const at::Tensor& queries, double max_distance)
 {
     const auto group = face_rows.group();
-    SurfacePart part{face_rows.ids(), values_on_host<std::int64_t>(face_rows.own), {}};
+    SurfacePart part{face_rows.ids(), values_of<std::int64_t>(face_rows.own), {}};
     const auto wrong = std::ranges::find_if(
         part.corner_ids, [&](auto vertex) { return vertex < 0 || vertex >= vertex_rows.num_global; });
     std::string error;
@@ -117,12 +124,12 @@ Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, cons
                             vertex_rows.num_global - 1);
     }
     throw_together(error, group);
-    part.corners = values_on_host<double>(gather_rows(vertices.detach(), at::tensor(part.corner_ids, at::kLong)));
+    part.corners = values_of<double>(gather_rows(vertices.detach(), at::tensor(part.corner_ids, at::kLong)));
     if (!std::ranges::all_of(part.corners, [](double x) { return std::abs(x) < 1e18; })) {
         error = std::string(kWhere) + ": a vertex of the surface has a coordinate that is not finite, or beyond 1e18.";
     }
     throw_together(error, group);
-    const auto nearest = nearest_among_parts(std::move(part), values_on_host<double>(queries), max_distance, group);
+    const auto nearest = nearest_among_parts(std::move(part), values_of<double>(queries), max_distance, group);
     const auto found = no_results(queries.size(0));
     for (std::size_t i = 0; i < nearest.size(); ++i) set_result(found, static_cast<std::int64_t>(i), nearest[i]);
     return found;
@@ -184,7 +191,7 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
         const auto all_faces = gathered(face_rows, faces);
         std::optional<TriangleSurface> surface;
         try {
-            surface.emplace(values_on_host<double>(all_vertices), values_on_host<std::int64_t>(all_faces));
+            surface.emplace(values_of<double>(all_vertices), values_of<std::int64_t>(all_faces));
         } catch (const InvalidInput& wrong) {
             error = wrong.what();
         }
