@@ -8,36 +8,9 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <cmath>
 
 namespace meshard {
-namespace {
-
-/// By which an axis of one device mesh is known on another.
-struct MeshAxis {
-    std::string name;
-    std::int64_t size = 1;
-
-    bool operator==(const MeshAxis&) const = default;
-};
-
-/// A part of a folded axis is known as the folded one.
-MeshAxis known_axis(const DeviceMesh& mesh, std::int64_t axis)
-{
-    const auto& folded = mesh.in_a_row()->axis_names().front();
-    const bool is_folded = mesh.num_axes() > 1 && mesh.axis_names().front() == folded + ".0";
-    return is_folded ? MeshAxis{folded, mesh.num_ranks()} : MeshAxis{mesh.axis_names()[axis], mesh.size(axis)};
-}
-
-bool knows(const DeviceMesh& mesh, const MeshAxis& axis)
-{
-    return std::ranges::any_of(numbers_from<std::int64_t>(0, mesh.axis_names().size()),
-                               [&](std::int64_t a) { return known_axis(mesh, a) == axis; });
-}
-
-}  // namespace
-
 bool is_first_of_its_domain(const DeviceMesh& mesh)
 {
     for (std::int64_t a = 0; a < mesh.num_axes(); ++a) {
@@ -50,17 +23,19 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
 {
     if (!is_sharded(gradient)) {
         for (const auto& axis : origin.share_axes) {
-            if (!device_mesh.has_axis(axis))
-                throw InvalidInput("replicate: a plain gradient is a share of the ranks along the axis '{}', which the "
-                                   "device mesh of the parameters does not have. Cut what goes through "
+            if (axis.size > 1 && !device_mesh.has_axis(axis))
+                throw InvalidInput("replicate: a plain gradient is a share of the {} ranks along the axis '{}', which "
+                                   "the device mesh of the parameters does not have. Cut what goes through "
                                    "from_local on every axis, or on that device mesh.",
-                                   axis);
+                                   axis.size, axis.name);
         }
         bool counts = true;
         std::int64_t not_averaged = 1;
         for (std::int64_t a = 0; a < device_mesh.num_axes(); ++a) {
             const auto& name = device_mesh.axis_names()[a];
-            const bool is_share = contains(origin.share_axes, name), is_data = name == "data";
+            const bool is_data = name == "data",
+                       is_share = contains(origin.share_axes, device_mesh.known_axis(a)) ||
+                                  contains(origin.share_axes, MeshAxis{name, device_mesh.size(a)});
             if (is_data && is_share) not_averaged = device_mesh.size(a);
             if (!is_data && !is_share && device_mesh.coordinate(a) != 0) counts = false;
         }
@@ -75,8 +50,8 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
     bool is_gathered = false, is_of_cases = false;
     for (std::int64_t a = 0; a < mesh->num_axes(); ++a) {
         const auto& layout = spec_of(gradient)->axes[a];
-        const auto axis = known_axis(*mesh, a);
-        const bool is_shared = axis.size == 1 || knows(device_mesh, axis);
+        const auto axis = mesh->known_axis(a);
+        const bool is_shared = axis.size == 1 || device_mesh.has_axis(axis);
         if (is_shared) shared.push_back(axis);
         is_of_cases |= !is_shared && axis.name == "data" && layout.is_replicate();
         is_gathered |=
@@ -84,7 +59,7 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
     }
     bool counts = true;
     for (std::int64_t a = 0; a < device_mesh.num_axes(); ++a) {
-        const auto axis = known_axis(device_mesh, a);
+        const auto axis = device_mesh.known_axis(a);
         if (axis.name == "data" || axis.size == 1 || contains(shared, axis)) continue;
         if (is_of_cases)
             throw InvalidInput("replicate: a gradient is of other cases along an axis 'data', which the device mesh of "
@@ -97,7 +72,7 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
     for (std::int64_t a = 0; a < mesh->num_axes(); ++a) {
         const auto& name = mesh->axis_names()[a];
         if (name == "data" && axes[a].is_partial()) not_averaged = mesh->size(a);
-        if (name != "data" && contains(shared, known_axis(*mesh, a)) && axes[a].is_replicate() &&
+        if (name != "data" && contains(shared, mesh->known_axis(a)) && axes[a].is_replicate() &&
             mesh->coordinate(a) != 0)
             counts = false;
     }

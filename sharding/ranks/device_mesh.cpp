@@ -173,6 +173,24 @@ bool DeviceMesh::has_axis(std::string_view name) const
     return contains(axis_names_, name);
 }
 
+bool DeviceMesh::is_folded() const
+{
+    return num_axes() > 1 && axis_names_.front() == in_a_row()->axis_names_.front() + ".0";
+}
+
+MeshAxis DeviceMesh::known_axis(std::int64_t axis) const
+{
+    return is_folded() ? MeshAxis{in_a_row()->axis_names_.front(), num_ranks()}
+                       : MeshAxis{axis_names_[axis], size(axis)};
+}
+
+bool DeviceMesh::has_axis(const MeshAxis& axis) const
+{
+    return std::ranges::any_of(numbers_from<std::int64_t>(0, num_axes()), [&](std::int64_t a) {
+        return known_axis(a) == axis || MeshAxis{axis_names_[a], size(a)} == axis;
+    });
+}
+
 std::int64_t DeviceMesh::axis(std::string_view name) const
 {
     const auto found = std::ranges::find(axis_names_, name);

@@ -32,6 +32,14 @@ public:
     virtual std::optional<at::Generator> generator() const { return std::nullopt; }
 };
 
+/// By which an axis of one device mesh is known on another.
+struct MeshAxis {
+    std::string name;
+    std::int64_t size = 1;
+
+    bool operator==(const MeshAxis&) const = default;
+};
+
 /// A grid of ranks with named axes, e.g. `data` x `domain`, with one group for each axis and one of all ranks.
 /// Row-major: the last axis varies fastest, so that the ranks of one domain have consecutive numbers.
 class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
@@ -66,6 +74,15 @@ public:
     /// All ranks on one axis, in the order of their numbers: of a folded axis that axis, else `all`. Every call returns
     /// the same object.
     std::shared_ptr<const DeviceMesh> in_a_row() const;
+
+    /// Whether this is a grid that `folded` has made of an axis.
+    bool is_folded() const;
+
+    /// Axis `axis` as other meshes know it: of a folded mesh the axis that it was.
+    MeshAxis known_axis(std::int64_t axis) const;
+
+    /// Whether one of the axes is called so and has as many ranks, here or as other meshes know it.
+    bool has_axis(const MeshAxis& axis) const;
 
     /// The ranks along one axis that include this one, as a grid of the given shape with the axes `NAME.0`, `NAME.1`,
     /// ..., the last of which varies fastest. Collective over all ranks of `factory`, of which this mesh was made.

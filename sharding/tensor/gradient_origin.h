@@ -21,7 +21,7 @@ namespace meshard {
 /// whole on each.
 struct GradientOrigin {
     /// Axes on which each rank has its own share; the whole is the sum of the shares.
-    std::vector<std::string> share_axes;
+    std::vector<MeshAxis> share_axes;
     bool mixed = false;  ///< gradients of different origins have been added, and cannot be separated
 
     bool operator==(const GradientOrigin&) const = default;

@@ -31,22 +31,20 @@ void refuse_tangent(const at::Tensor& input, const char* label)
 std::atomic<bool> part_sources = false;
 
 struct CrossingNode : torch::autograd::Node {
-    std::optional<std::vector<std::string>> share_axes;
+    std::optional<std::vector<MeshAxis>> share_axes;
 
     void note_crossing(bool from_sharded, bool from_plain, const at::Tensor& output)
     {
         if (is_sharded(output)) {
             if (from_sharded || !from_plain) return;
             share_axes.emplace();
-            const auto& spec = *spec_of(output);
-            for (std::size_t a = 0; a < spec.axes.size(); ++a) {
-                if (!spec.axes[a].is_replicate()) share_axes->push_back(spec.device_mesh->axis_names()[a]);
+            const auto& axes = spec_of(output)->axes;
+            const auto& mesh = *spec_of(output)->device_mesh;
+            for (std::int64_t a = 0; a < mesh.num_axes(); ++a) {
+                if (!axes[a].is_replicate()) share_axes->push_back({mesh.axis_names()[a], mesh.size(a)});
             }
             // Where all ranks of a folded axis have shares, they are those of the axis itself.
-            const auto& folded = spec.device_mesh->in_a_row()->axis_names().front();
-            const bool is_folded =
-                spec.device_mesh->num_axes() > 1 && spec.device_mesh->axis_names().front() == folded + ".0";
-            if (is_folded && share_axes->size() == spec.axes.size()) share_axes = {folded};
+            if (mesh.is_folded() && share_axes->size() == axes.size()) share_axes = {mesh.known_axis(0)};
             if (!share_axes->empty()) part_sources = true;
         } else if (from_sharded) {
             share_axes.emplace();
@@ -155,7 +153,7 @@ void set_backward(std::vector<at::Tensor>& outputs, at::TensorList inputs, const
     }
 }
 
-std::optional<std::vector<std::string>> share_axes_given_by(const torch::autograd::Node& node)
+std::optional<std::vector<MeshAxis>> share_axes_given_by(const torch::autograd::Node& node)
 {
     const auto* crossing = dynamic_cast<const CrossingNode*>(&node);
     return crossing ? crossing->share_axes : std::nullopt;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/ranks/device_mesh.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 namespace torch::autograd {
@@ -26,10 +27,10 @@ at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char*
 void set_backward(std::vector<at::Tensor>& outputs, at::TensorList inputs, const char* label,
                   std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> backward);
 
-/// For a step from plain to sharded tensors, returns the names of its Shard and Partial axes, on which the plain
-/// gradients are this rank's share (GradientOrigin); for a step from sharded to plain tensors no names, since gradients
-/// are whole again. Empty for any other step.
-std::optional<std::vector<std::string>> share_axes_given_by(const torch::autograd::Node& node);
+/// For a step from plain to sharded tensors, returns its Shard and Partial axes, on which the plain gradients are this
+/// rank's share (GradientOrigin); for a step from sharded to plain tensors no axes, since gradients are whole again.
+/// Empty for any other step.
+std::optional<std::vector<MeshAxis>> share_axes_given_by(const torch::autograd::Node& node);
 
 /// Returns whether this process has recorded steps whose plain gradients are shares.
 bool has_part_sources();

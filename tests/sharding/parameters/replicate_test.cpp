@@ -177,6 +177,19 @@ TEST(Replicate, GivesTheSerialGradientsOfRowsOnOtherMeshes)
         const auto cases = from_local(cut(samples(8), *grid, 1), grid, {Replicate(), Shard(0)});
         EXPECT_TRUE(
             throws_with<InvalidInput>("cases along an axis 'data'", [&] { net->forward(cases).sum().backward(); }));
+
+        // Plain rows that return on a mesh whose axis of this name has other ranks, and on the parameters' own.
+        const auto backward_of_rows = [&](const auto& of_parameters, const auto& of_rows) {
+            auto other = small_network(0);
+            const auto replicated = replicate(*other, of_parameters);
+            const auto local = other->forward(cut(samples(8), *of_rows, 0));
+            from_local(local, of_rows, {Shard(0)}).pow(2).mean().backward();
+            expect_gradients(other, expected);
+        };
+        backward_of_rows(line, line);
+        backward_of_rows(grid, grid->sub_mesh("data"));
+        EXPECT_TRUE(
+            throws_with<InvalidInput>("of the 4 ranks along the axis 'domain'", [&] { backward_of_rows(grid, line); }));
     });
 }
 
