@@ -81,7 +81,7 @@ void prepare_torch(const std::string& verb, const std::filesystem::path& program
         setenv("LD_LIBRARY_PATH", (others && *others ? own + ":" + others : own).c_str(), 1);
         return;
     }
-    // Of a wheel the programs lie in meshard/programs, and pip puts torch beside meshard.
+    // A wheel has its programs in meshard/programs, and pip puts torch beside meshard.
     const auto prefix = programs.parent_path();
     const bool is_wheel = programs.filename() == "programs";
     const auto torch = is_wheel ? prefix.parent_path() / "torch" : prefix / "lib/meshard/torch";

@@ -16,7 +16,8 @@ bool is_first_of_its_domain(const DeviceMesh& device_mesh);
 /// gradient is the sum of all ranks' summands over every axis but `data`, averaged over `data`. A gradient that is
 /// Replicate on an axis (as a plain one is unless its origin says otherwise) counts on one rank of that axis. A loss
 /// that spans the axis `data` itself is one loss: it is summed over `data`. May be collective, over the axes on which
-/// the gradient is sharded. @throws InvalidInput for a plain gradient that is a share along an axis of another mesh
+/// the gradient is sharded. @throws InvalidInput for a plain gradient that is a share along an axis of another mesh,
+/// and for a sharded one of other cases along an axis `data` that `device_mesh` does not have
 at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_mesh, const GradientOrigin& origin);
 
 /// Fills a tensor with negative zeros, which mark a missing gradient. Gradients that exist are sent without negative

@@ -202,6 +202,7 @@ public:
 private:
     static constexpr std::size_t kFits = std::size_t{256} << 10;  // not worth waking the progress thread
     static constexpr std::size_t kHead = std::size_t{1} << 10;    // more than a header has
+    static constexpr std::size_t kAny = kFits;  // for messages that others send through this rank, too
 
     bool progresses_to(const SharedMemoryWork& work);
 
@@ -227,8 +228,8 @@ private:
     std::deque<c10::intrusive_ptr<SharedMemoryWork>> queue_;
 };
 
-/// Advances every backend as far as possible; returns whether some can go on later. Needs the registry's lock. An error
-/// of another backend than `own` is left to the thread that waits for that one, which gets it again.
+/// Advances every backend as far as possible; returns whether some can go on later. Needs the registry's lock. Errors
+/// are thrown for the backend `own` alone: the thread that waits for another one gets that one's again.
 bool advance_all(const SharedMemoryBackend* own)
 {
     bool is_more = false;
@@ -314,8 +315,7 @@ c10::intrusive_ptr<Work> SharedMemoryBackend::alltoall_base(at::Tensor& out, at:
     const auto read = [sent = in.contiguous().cpu()](std::int64_t begin, std::int64_t count, char* to) {
         std::memcpy(to, static_cast<const char*>(sent.const_data_ptr()) + begin, static_cast<std::size_t>(count));
     };
-    // What the others send each other goes by this rank's way, too.
-    return submit(ring_all_to_all(rings_, out, in_bytes(out, out_rows), in_bytes(in, in_rows), read), kFits);
+    return submit(ring_all_to_all(rings_, out, in_bytes(out, out_rows), in_bytes(in, in_rows), read), kAny);
 }
 
 c10::intrusive_ptr<Work> SharedMemoryBackend::exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes,
@@ -331,7 +331,7 @@ c10::intrusive_ptr<Work> SharedMemoryBackend::exchange_rows(RowStream sent, cons
         };
         exchange = ring_all_to_all(rings_, received, receive_bytes, send_bytes, std::move(read));
     }
-    return submit(std::move(exchange), kFits);
+    return submit(std::move(exchange), kAny);
 }
 
 c10::intrusive_ptr<Work> SharedMemoryBackend::barrier(const c10d::BarrierOptions&)

@@ -344,8 +344,7 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
         if (orient_of(model.data()) == Orient::Outward && model.data().has_input("normals")) {
             if (turned && turned->data().normals != model.data().normals)
                 throw InvalidInput("{} is told the normals '{}', and {} the normals '{}', of which only one can be "
-                                   "turned outward with "
-                                   "the surface. Predict with each alone.",
+                                   "turned outward with the surface. Predict with each alone.",
                                    model.checkpoint().string(), model.data().normals, turned->checkpoint().string(),
                                    turned->data().normals);
             turned = &model;

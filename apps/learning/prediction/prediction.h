@@ -147,7 +147,7 @@ std::vector<std::string> add_sensitivities(Mesh& mesh, const std::vector<ShapeSe
 void warn_of_replaced(const std::string& name, const std::vector<std::string>& arrays);
 
 /// @throws InvalidInput, naming two models, unless all have the same fields of the same kinds, on cells or on points,
-/// of simulations are told and learnt the same, and have dropout if it is to be drawn.
+/// are told and learnt the same if they are of simulations, and have dropout if it is to be drawn.
 void require_same_fields(std::span<const Predictor> models, bool with_dropout);
 
 /// Sentences about members of an ensemble: one that is another once more, so that it counts twice, and one whose

@@ -126,8 +126,8 @@ void complete_loss(const Settings& settings, TrainingRunConfig& config)
         if (std::ranges::all_of(config.of_part(part).data.fields, weighs_nothing))
             throw UsageError("training.field_weights are 0 for all fields{}.",
                              !config.volume ? ". Give one of them a positive number"
-                                            : fmt::format(" of the {0}. Give one of them a positive number, or the {0} "
-                                                          "the weight 0 in training.part_weights",
+                                            : fmt::format(" of the {0}. Give one of them a positive number; the {0} is "
+                                                          "left out of the loss by a 0 in training.part_weights",
                                                           part == 0 ? "surface" : "volume"));
     for (const auto& [name, numbers] : training.field_weights) {
         if (numbers.empty())
