@@ -23,19 +23,18 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
 {
     if (!is_sharded(gradient)) {
         for (const auto& axis : origin.share_axes) {
-            if (axis.size > 1 && !device_mesh.has_axis(axis))
+            if (axis.size() > 1 && !device_mesh.has_axis(axis))
                 throw InvalidInput("replicate: a plain gradient is a share of the {} ranks along the axis '{}', which "
-                                   "the device mesh of the parameters does not have. Cut what goes through "
-                                   "from_local on every axis, or on that device mesh.",
-                                   axis.size, axis.name);
+                                   "the device mesh of the parameters does not have with these ranks. Cut what goes "
+                                   "through from_local on every axis, or on that device mesh.",
+                                   axis.size(), axis.name);
         }
         bool counts = true;
         std::int64_t not_averaged = 1;
         for (std::int64_t a = 0; a < device_mesh.num_axes(); ++a) {
             const auto& name = device_mesh.axis_names()[a];
-            const bool is_data = name == "data",
-                       is_share = contains(origin.share_axes, device_mesh.known_axis(a)) ||
-                                  contains(origin.share_axes, MeshAxis{name, device_mesh.size(a)});
+            const bool is_data = name == "data", is_share = contains(origin.share_axes, device_mesh.known_axis(a)) ||
+                                                            contains(origin.share_axes, device_mesh.own_axis(a));
             if (is_data && is_share) not_averaged = device_mesh.size(a);
             if (!is_data && !is_share && device_mesh.coordinate(a) != 0) counts = false;
         }
@@ -51,7 +50,7 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
     for (std::int64_t a = 0; a < mesh->num_axes(); ++a) {
         const auto& layout = spec_of(gradient)->axes[a];
         const auto axis = mesh->known_axis(a);
-        const bool is_shared = axis.size == 1 || device_mesh.has_axis(axis);
+        const bool is_shared = axis.size() == 1 || device_mesh.has_axis(axis);
         if (is_shared) shared.push_back(axis);
         is_of_cases |= !is_shared && axis.name == "data" && layout.is_replicate();
         is_gathered |=
@@ -60,7 +59,7 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
     bool counts = true;
     for (std::int64_t a = 0; a < device_mesh.num_axes(); ++a) {
         const auto axis = device_mesh.known_axis(a);
-        if (axis.name == "data" || axis.size == 1 || contains(shared, axis)) continue;
+        if (axis.name == "data" || axis.size() == 1 || contains(shared, axis)) continue;
         if (is_of_cases)
             throw InvalidInput("replicate: a gradient is of other cases along an axis 'data', which the device mesh of "
                                "the parameters does not have. Pass the device mesh with that axis to replicate.");

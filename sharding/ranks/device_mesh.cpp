@@ -41,6 +41,9 @@ void require_names(const std::vector<std::string>& names)
         if (names[i].empty()) throw InvalidInput("DeviceMesh: axis {} has no name.", i);
         if (std::find(names.begin(), names.begin() + i, names[i]) != names.begin() + i)
             throw InvalidInput("DeviceMesh: two axes are named '{}'.", names[i]);
+        if (names[i] == "all" && names.size() > 1)
+            throw InvalidInput("DeviceMesh: axis {} is named 'all', as all ranks together are. Give it another name.",
+                               i);
     }
 }
 
@@ -66,6 +69,7 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::single()
     auto mesh = std::shared_ptr<DeviceMesh>(new DeviceMesh);
     mesh->shape_ = {1};
     mesh->axis_names_ = {"domain"};
+    mesh->ranks_ = {{0}};
     mesh->groups_.resize(1);
     return mesh;
 }
@@ -94,8 +98,8 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std:
         mesh->add_axis(factory, shape[axis], stride /= shape[axis], axis_names[axis]);
     if (mesh->num_axes() > 1) {
         for (std::int64_t axis = 0; axis < mesh->num_axes(); ++axis)
-            mesh->sub_meshes_.push_back(mesh->line_of(mesh->groups_[axis], mesh->axis_names_[axis]));
-        mesh->in_a_row_ = mesh->line_of(mesh->all_, "all");
+            mesh->sub_meshes_.push_back(mesh->line_of(mesh->groups_[axis], mesh->own_axis(axis)));
+        mesh->in_a_row_ = mesh->line_of(mesh->all_, {"all", everyone});
     }
     return mesh;
 }
@@ -109,24 +113,26 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::folded(GroupFactory& factory, std:
     const auto index = axis(axis_name);
     auto stride = std::accumulate(shape_.begin() + index, shape_.end(), std::int64_t{1}, std::multiplies<>());
 
-    auto mesh = line_of(line->all_, "");
+    auto mesh = line_of(line->all_, line->own_axis(0));
     mesh->shape_.clear();
     mesh->axis_names_.clear();
+    mesh->ranks_.clear();
     mesh->groups_.clear();
     mesh->in_a_row_ = line;
     for (std::size_t i = 0; i < shape.size(); ++i)
         mesh->add_axis(factory, shape[i], stride /= shape[i], fmt::format("{}.{}", axis_name, i));
     for (std::int64_t i = 0; i < mesh->num_axes(); ++i)
-        mesh->sub_meshes_.push_back(mesh->line_of(mesh->groups_[i], mesh->axis_names_[i]));
+        mesh->sub_meshes_.push_back(mesh->line_of(mesh->groups_[i], mesh->own_axis(i)));
     return mesh;
 }
 
 /// A mesh of one axis, of ranks of this one, with its counter and generator.
-std::shared_ptr<DeviceMesh> DeviceMesh::line_of(const RankGroup& group, const std::string& axis_name) const
+std::shared_ptr<DeviceMesh> DeviceMesh::line_of(const RankGroup& group, const MeshAxis& axis) const
 {
     auto line = std::shared_ptr<DeviceMesh>(new DeviceMesh);
     line->shape_ = {group.size()};
-    line->axis_names_ = {axis_name};
+    line->axis_names_ = {axis.name};
+    line->ranks_ = {axis.ranks};
     line->groups_ = {group};
     line->all_ = group;
     line->counter_ = counter_;
@@ -144,6 +150,7 @@ void DeviceMesh::add_axis(GroupFactory& factory, std::int64_t size, std::int64_t
     shape_.push_back(size);
     axis_names_.push_back(name);
     groups_.push_back(factory.make_group(line, name, counter_));
+    ranks_.push_back(std::move(line));
 }
 
 at::Generator DeviceMesh::generator(const at::Device& device) const
@@ -180,15 +187,13 @@ bool DeviceMesh::is_folded() const
 
 MeshAxis DeviceMesh::known_axis(std::int64_t axis) const
 {
-    return is_folded() ? MeshAxis{in_a_row()->axis_names_.front(), num_ranks()}
-                       : MeshAxis{axis_names_[axis], size(axis)};
+    return is_folded() ? in_a_row()->own_axis(0) : own_axis(axis);
 }
 
 bool DeviceMesh::has_axis(const MeshAxis& axis) const
 {
-    return std::ranges::any_of(numbers_from<std::int64_t>(0, num_axes()), [&](std::int64_t a) {
-        return known_axis(a) == axis || MeshAxis{axis_names_[a], size(a)} == axis;
-    });
+    return std::ranges::any_of(numbers_from<std::int64_t>(0, num_axes()),
+                               [&](std::int64_t a) { return known_axis(a) == axis || own_axis(a) == axis; });
 }
 
 std::int64_t DeviceMesh::axis(std::string_view name) const

@@ -35,8 +35,9 @@ public:
 /// By which an axis of one device mesh is known on another.
 struct MeshAxis {
     std::string name;
-    std::int64_t size = 1;
+    std::vector<int> ranks;  ///< those of the world along it, with this rank
 
+    std::int64_t size() const { return static_cast<std::int64_t>(ranks.size()); }
     bool operator==(const MeshAxis&) const = default;
 };
 
@@ -78,10 +79,13 @@ public:
     /// Whether this is a grid that `folded` has made of an axis.
     bool is_folded() const;
 
+    /// An axis by its own name.
+    MeshAxis own_axis(std::int64_t axis) const { return {axis_names_[axis], ranks_[axis]}; }
+
     /// Axis `axis` as other meshes know it: of a folded mesh the axis that it was.
     MeshAxis known_axis(std::int64_t axis) const;
 
-    /// Whether one of the axes is called so and has as many ranks, here or as other meshes know it.
+    /// Whether one of the axes is called so and has the same ranks, here or as other meshes know it.
     bool has_axis(const MeshAxis& axis) const;
 
     /// The ranks along one axis that include this one, as a grid of the given shape with the axes `NAME.0`, `NAME.1`,
@@ -104,11 +108,12 @@ public:
 private:
     DeviceMesh() = default;
 
-    std::shared_ptr<DeviceMesh> line_of(const RankGroup& group, const std::string& axis_name) const;
+    std::shared_ptr<DeviceMesh> line_of(const RankGroup& group, const MeshAxis& axis) const;
     void add_axis(GroupFactory& factory, std::int64_t size, std::int64_t stride, const std::string& name);
 
     std::vector<std::int64_t> shape_;
     std::vector<std::string> axis_names_;
+    std::vector<std::vector<int>> ranks_;  // along each axis, of the world
     std::vector<RankGroup> groups_;
     RankGroup all_;
     std::shared_ptr<CommCounter> counter_ = std::make_shared<CommCounter>();

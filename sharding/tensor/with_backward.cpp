@@ -41,7 +41,7 @@ struct CrossingNode : torch::autograd::Node {
             const auto& axes = spec_of(output)->axes;
             const auto& mesh = *spec_of(output)->device_mesh;
             for (std::int64_t a = 0; a < mesh.num_axes(); ++a) {
-                if (!axes[a].is_replicate()) share_axes->push_back({mesh.axis_names()[a], mesh.size(a)});
+                if (!axes[a].is_replicate()) share_axes->push_back(mesh.own_axis(a));
             }
             // Where all ranks of a folded axis have shares, they are those of the axis itself.
             if (mesh.is_folded() && share_axes->size() == axes.size()) share_axes = {mesh.known_axis(0)};

@@ -163,9 +163,12 @@ TEST(Replicate, GivesTheSerialGradientsOfRowsOnOtherMeshes)
     const auto expected = gradients(serial);
     run_ranks_of_factory(4, [&](GroupFactory& ranks) {
         const auto grid = DeviceMesh::create(ranks, {2, 2}, {"data", "domain"}),
-                   line = DeviceMesh::create(ranks, {4}, {"domain"}), rows = DeviceMesh::create(ranks, {4}, {"rows"});
-        for (const auto& of_parameters : {grid, line, grid->sub_mesh("domain")}) {
-            for (const auto& of_rows : {grid->sub_mesh("data"), grid->sub_mesh("domain"), line, rows}) {
+                   line = DeviceMesh::create(ranks, {4}, {"domain"}), rows = DeviceMesh::create(ranks, {4}, {"rows"}),
+                   blocks = DeviceMesh::create(ranks, {2, 2}, {"rows", "domain"}),
+                   turned = DeviceMesh::create(ranks, {2, 2}, {"domain", "rows"});
+        for (const auto& of_parameters : {grid, line, grid->sub_mesh("domain"), blocks}) {
+            for (const auto& of_rows : {grid->sub_mesh("data"), grid->sub_mesh("domain"), line, rows,
+                                        turned->sub_mesh("domain"), turned->sub_mesh("rows")}) {
                 auto net = small_network(0);
                 const auto replicated = replicate(*net, of_parameters);
                 net->forward(from_local(cut(samples(8), *of_rows, 0), of_rows, {Shard(0)})).pow(2).mean().backward();
@@ -190,6 +193,8 @@ TEST(Replicate, GivesTheSerialGradientsOfRowsOnOtherMeshes)
         backward_of_rows(grid, grid->sub_mesh("data"));
         EXPECT_TRUE(
             throws_with<InvalidInput>("of the 4 ranks along the axis 'domain'", [&] { backward_of_rows(grid, line); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("does not have with these ranks",
+                                              [&] { backward_of_rows(blocks, turned->sub_mesh("domain")); }));
     });
 }
 

@@ -119,6 +119,7 @@ TEST(DeviceMesh, RefusesOtherAxesOnOtherRanks)
         EXPECT_TRUE(throws_with<InvalidInput>("an axis of -2 ranks", [&] { make({-2, -1}, {"data", "domain"}); }));
         EXPECT_TRUE(throws_with<InvalidInput>("are named 'domain'", [&] { make({2, 1}, {"domain", "domain"}); }));
         EXPECT_TRUE(throws_with<InvalidInput>("has no name", [&] { make({2}, {""}); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("axis 1 is named 'all'", [&] { make({2, 1}, {"domain", "all"}); }));
     });
 }
 
