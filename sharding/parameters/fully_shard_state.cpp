@@ -200,6 +200,8 @@ void FullyShardedModule::State::start_reduction(Group& group, const std::vector<
     const auto type = group.part.scalar_type();
     const auto total = std::accumulate(group.extents.begin(), group.extents.end(), std::int64_t{0});
     auto row = at::zeros({total}, group.part.options().dtype(sum_type(type)));
+    const auto num_entries = std::ssize(gradients);
+    auto marks = at::zeros({num_entries + 1}, row.options());  // for each entry whether there is a gradient
     SentGradients sending;
     sending.plain.resize(gradients.size());
     for (std::size_t k = 0; k < gradients.size(); ++k) {
@@ -208,22 +210,22 @@ void FullyShardedModule::State::start_reduction(Group& group, const std::vector<
         check_origin(origins[k], entry.name);
         auto place = row.narrow(0, entry.begin, entry.count);
         if (!gradients[k].defined()) {
-            fill_as_absent(place);
+            fill_as_absent(marks[static_cast<std::int64_t>(k)]);
             continue;
         }
         if (!is_sharded(gradients[k]) && origins[k].share_axes.empty()) sending.plain[k].add(gradients[k]);
         place.add_(gradient_share(gradients[k], *mesh, origins[k]).reshape({-1}));
     }
     // The number of ranks with plain gradients is sent with each rank's part, so that either all ranks compare them
-    // or none.
+    // or none; and which gradients there are, so that it is known on ranks that have no values of a parameter, too.
     const bool has_plain = std::ranges::any_of(sending.plain, [](const PlainGradientSum& one) { return one.exists; });
-    const auto num_plain = at::full({1}, has_plain ? 1.0 : 0.0, row.options());
-    const auto own = group.extents[me()] + 1;
+    marks[num_entries].fill_(has_plain ? 1.0 : 0.0);
+    const auto own = group.extents[me()] + marks.numel();
     std::vector<at::Tensor> pieces;
     Extents send;
     for (const auto& part : row.split_with_sizes(group.extents)) {
-        pieces.insert(pieces.end(), {part, num_plain});
-        send.push_back(part.numel() + 1);
+        pieces.insert(pieces.end(), {part, marks});
+        send.push_back(part.numel() + marks.numel());
     }
     sending.sent = at::cat(pieces);
     const Extents receive(ranks().size(), own);
@@ -241,7 +243,8 @@ void FullyShardedModule::State::finish_reduction()
     auto& sending = group.sent_gradients.at(reducing_task);
     sending.message.wait();
     sending.sent = at::Tensor();
-    const auto own = group.extents[me()] + 1;
+    const auto count_of_all = group.extents[me()], num_entries = std::ssize(group.entries);
+    const auto own = count_of_all + num_entries + 1;
     const auto parts = std::exchange(sending.received, at::Tensor()).view({ranks().size(), own});
     auto mine = parts[0].clone();
     for (int r = 1; r < ranks().size(); ++r) mine.add_(parts[r]);  // in rank order
@@ -249,14 +252,14 @@ void FullyShardedModule::State::finish_reduction()
         if (axis != cut_axis) mesh->group(axis).all_reduce(mine);
     }
     plain.push_back({mine.narrow(0, own - 1, 1).clone(), std::move(sending.plain), &group});
-    const auto sums = mine.narrow(0, 0, own - 1);
+    const auto sums = mine.narrow(0, 0, count_of_all), marks = mine.narrow(0, count_of_all, num_entries);
     if (num_data > 1) sums.div_(num_data);
     const auto rounded = sums.to(group.part.scalar_type());
 
     std::int64_t offset = 0;
     for (std::size_t k = 0; k < group.entries.size(); ++k) {
         const auto count = group.entries[k].extents[me()];
-        const bool nobody = !sending.has_gradient[k] && is_absent(sums.narrow(0, offset, count));
+        const bool nobody = !sending.has_gradient[k] && is_absent(marks[static_cast<std::int64_t>(k)]);
         sending.local.push_back(nobody ? at::Tensor() : rounded.narrow(0, offset, count));
         offset += count;
     }

@@ -454,6 +454,13 @@ TEST(FullyShard, LeavesUnusedParametersWithoutGradient)
         auto total = at::full({1}, bias_count, at::kDouble);
         mesh->group(0).all_reduce(total);
         EXPECT_EQ(total.item<double>(), 8);  // known to whoever holds a part of it
+
+        for (const auto& parameter : sharded.local_parameters()) parameter.mutable_grad() = at::Tensor();
+        at::matmul(inputs(0, 0), first->weight.t()).sum().backward();
+        for (i = 0; i < sharded.local_parameters().size(); ++i)
+            EXPECT_EQ(sharded.local_parameters()[i].grad().defined(),
+                      sharded.local_parameter_names()[i] == "first.weight")
+                << "also on a rank that has no values of it";
     });
 }
 
