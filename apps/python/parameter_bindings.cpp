@@ -105,6 +105,8 @@ void bind_parameters(py::module_& module)
                                "Bytes of whole parameters that are in memory on this rank now.")
         .def_property_readonly("peak_gathered_bytes", &FullyShardedModule::peak_gathered_bytes, "The most that were.");
     module.def("is_stored", &is_stored, py::arg("tensor"));
+    module.def("stored_tensor", &stored_tensor);
+    module.def("flat_values", &flat_values);
     module.def("fully_shard", &fully_shard_parameters, WithoutGil());
 }
 

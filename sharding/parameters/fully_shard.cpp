@@ -111,14 +111,6 @@ std::int64_t FullyShardedModule::peak_gathered_bytes() const
 
 namespace {
 
-SpecPtr entry_spec(const FullyShardedModule::State& state, const Entry& entry)
-{
-    std::vector<AxisLayout> axes(state.cut_mesh->num_axes());
-    axes[state.cut_axis] = {Shard(std::max<std::int64_t>(0, entry.cut_dim)),
-                            std::make_shared<const Extents>(entry.extents), 1};
-    return make_spec(state.cut_mesh, axes);
-}
-
 template <class Take>
 void for_each_entry(const FullyShardedModule::State& state, const Take& take)
 {
@@ -149,7 +141,7 @@ std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::named_shards
     std::vector<std::pair<std::string, at::Tensor>> shards;
     state_->take_assigned();
     for_each_entry(*state_, [&](const Entry& entry) {
-        shards.emplace_back(entry.name, wrap(entry.local.detach(), entry_spec(*state_, entry)));
+        shards.emplace_back(entry.name, wrap(entry.local.detach(), state_->spec_of_part(entry)));
     });
     return shards;
 }
@@ -161,7 +153,7 @@ at::Tensor FullyShardedModule::as_shard(std::size_t i, const at::Tensor& local) 
         throw InvalidInput("as_shard: {} values for the part of '{}', which has {}. Pass a state of that parameter.",
                            local.numel(), entry.name, entry.local.numel());
     }
-    return wrap(local.detach(), entry_spec(*state_, entry));
+    return wrap(local.detach(), state_->spec_of_part(entry));
 }
 
 std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::full_parameters() const
@@ -178,7 +170,7 @@ std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::full_paramet
         }
     }
     for (const auto& entry : state_->kept)
-        all.emplace_back(entry.name, full_tensor(wrap(entry.local.detach(), entry_spec(*state_, entry))));
+        all.emplace_back(entry.name, full_tensor(wrap(entry.local.detach(), state_->spec_of_part(entry))));
     return all;
 }
 

@@ -30,6 +30,14 @@ c10::intrusive_ptr<c10::StorageImpl> storage_of(const at::Tensor& tensor)
 
 }  // namespace
 
+SpecPtr FullyShardedModule::State::spec_of_part(const Entry& entry) const
+{
+    std::vector<AxisLayout> axes(cut_mesh->num_axes());
+    axes[cut_axis] = {Shard(std::max<std::int64_t>(0, entry.cut_dim)), std::make_shared<const Extents>(entry.extents),
+                      1};
+    return make_spec(cut_mesh, axes);
+}
+
 at::Tensor FullyShardedModule::State::value(std::size_t unit, std::size_t group, std::size_t entry)
 {
     begin_phase();
@@ -387,8 +395,16 @@ void FullyShardedModule::State::store(std::size_t unit, std::size_t group, std::
         const auto& parameter = parameters[e];
         parameter.mutable_grad() = at::Tensor();
         if (entry.trains) parameter.set_requires_grad(false);
-        store_parameter(parameter,
-                        [state = shared_from_this(), unit, group, e] { return state->value(unit, group, e); });
+        store_parameter(
+            parameter, [state = shared_from_this(), unit, group, e] { return state->value(unit, group, e); },
+            [state = shared_from_this(), unit, group, e] {
+                auto& own = state->units[unit][group];
+                state->take_assigned(own);
+                // Writes to it are seen as writes to the part, whether or not this is called below autograd.
+                const auto* local = own.entries[e].local.unsafeGetTensorImpl();
+                return wrap(at::Tensor(local->shallow_copy_and_detach(local->version_counter(), true)),
+                            state->spec_of_part(own.entries[e]));
+            });
         if (!entry.trains) continue;
         entry.local.set_requires_grad(true);
         leaves.push_back(entry.local);

@@ -87,6 +87,8 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     std::int64_t me() const { return cut_mesh->coordinate(cut_axis); }
     bool has_other_axes() const { return cut_mesh == mesh && mesh->num_ranks() > ranks().size(); }
 
+    SpecPtr spec_of_part(const Entry& entry) const;
+
     /// Lets a module's parameters, given in the order of the group's entries, be functions of the local parts.
     void store(std::size_t unit, std::size_t group, std::span<const at::Tensor> parameters);
 

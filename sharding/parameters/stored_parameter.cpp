@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 #include "sharding/tensor/boxed_arguments.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
 #include <torch/library.h>
@@ -14,23 +16,31 @@ namespace {
 
 constexpr auto kKey = c10::DispatchKey::PrivateUse3;
 
-/// Function that returns the value; copied with a tensor's metadata, so that detached and saved copies have it too.
+/// Functions that return the value, and the flattened value as a sharded tensor (none for views); copied with a
+/// tensor's metadata, so that detached and saved copies have them too.
 struct Source : c10::BackendMeta {
-    std::function<at::Tensor()> value;
+    std::function<at::Tensor()> value, flat;
 };
+
+const Source& source_of(const at::Tensor& tensor)
+{
+    return *static_cast<const Source*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
+}
 
 at::Tensor value_of(const at::Tensor& tensor)
 {
-    return static_cast<Source*>(tensor.unsafeGetTensorImpl()->get_backend_meta())->value();
+    return source_of(tensor).value();
 }
 
 /// A tensor without memory that shows the metadata of `like`.
-c10::intrusive_ptr<c10::TensorImpl> stored_impl(const at::Tensor& like, std::function<at::Tensor()> value)
+c10::intrusive_ptr<c10::TensorImpl> stored_impl(const at::Tensor& like, std::function<at::Tensor()> value,
+                                                std::function<at::Tensor()> flat = nullptr)
 {
     auto impl = c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet(kKey), like.dtype(), like.device());
     impl->set_sizes_and_strides(like.sizes(), like.strides());
     auto source = c10::make_intrusive<Source>();
     source->value = std::move(value);
+    source->flat = std::move(flat);
     impl->set_backend_meta(std::move(source));
     return impl;
 }
@@ -38,6 +48,22 @@ c10::intrusive_ptr<c10::TensorImpl> stored_impl(const at::Tensor& like, std::fun
 at::Tensor stored_view(const at::Tensor& like, std::function<at::Tensor()> value)
 {
     return at::Tensor(stored_impl(like, std::move(value)));
+}
+
+/// Writes this rank's part of a stored tensor from the whole of `value`.
+void assign(const at::Tensor& stored, const at::Tensor& value)
+{
+    const auto flat = flat_values(stored);
+    const auto other = is_stored(value) ? flat_values(value) : at::Tensor();
+    auto part = other;
+    if (!other.defined() || stored.sizes() != value.sizes() || !(*spec_of(other) == *spec_of(flat)))
+        part = (is_stored(value) ? value_of(value) : full_tensor(value)).expand(stored.sizes()).reshape({-1});
+    for (std::int64_t a = 0; !is_sharded(part) && a < spec_of(flat)->device_mesh->num_axes(); ++a) {
+        const auto& axis = spec_of(flat)->axes[a];
+        if (axis.is_shard()) part = narrow_to_shard(part, axis, spec_of(flat)->device_mesh->coordinate(a));
+    }
+    local_of(flat).copy_(local_of(part));
+    local_of(flat).unsafeGetTensorImpl()->bump_version();
 }
 
 /// Returns whether argument 0 is stored and all results are views of it.
@@ -66,6 +92,13 @@ public:
             stack->push_back(view(op, std::move(arguments)));
             return;
         }
+        if (schema.name() == "aten::copy_" && is_stored(arguments[0].toTensor()) && !at::GradMode::is_enabled() &&
+            flat_values(arguments[0].toTensor()).defined()) {
+            assign(arguments[0].toTensor(), arguments[1].toTensor());
+            torch::jit::drop(*stack, num_args);
+            stack->push_back(arguments[0]);
+            return;
+        }
         for (std::size_t i = 0; i < num_args; ++i) {
             const auto* alias = schema.arguments()[i].alias_info();
             const bool writes = alias && alias->isWrite();
@@ -81,7 +114,7 @@ private:
         if (!is_stored(tensor)) return tensor;
         if (writes) {
             throw InvalidInput("{}: writes to a parameter that is stored in parts on several ranks (fully_shard). "
-                               "Write to its part in local_parameters().",
+                               "Write to its part in local_parameters(), or copy_ a whole value within no_grad.",
                                name);
         }
         return value_of(tensor);
@@ -93,6 +126,8 @@ private:
         // In inference mode, too, the view is one of an ordinary tensor.
         const BelowRecording below;
         const auto base = arguments[0].toTensor();
+        if (op.schema().name() == "aten::detach")
+            return at::Tensor(stored_impl(base, source_of(base).value, source_of(base).flat));
         const auto run = [op, arguments, base] {
             const BelowRecording below;
             auto stack = arguments;
@@ -133,11 +168,26 @@ bool is_stored(const at::Tensor& tensor)
            tensor.unsafeGetTensorImpl()->key_set().has_backend(c10::BackendComponent::PrivateUse3Bit);
 }
 
-void store_parameter(const at::Tensor& parameter, std::function<at::Tensor()> gather)
+void store_parameter(const at::Tensor& parameter, std::function<at::Tensor()> gather, std::function<at::Tensor()> flat)
 {
     install();
     // Modules store their parameters' TensorImpl in several places: only its content can be changed.
-    parameter.unsafeGetTensorImpl()->shallow_copy_from(stored_impl(parameter, std::move(gather)));
+    parameter.unsafeGetTensorImpl()->shallow_copy_from(stored_impl(parameter, std::move(gather), std::move(flat)));
+}
+
+at::Tensor stored_tensor(const at::Tensor& flat, at::IntArrayRef shape)
+{
+    install();
+    const auto value = [flat, size = shape.vec()] { return full_tensor(flat).view(size); };
+    auto impl = stored_impl(local_of(flat), value, [flat] { return flat; });
+    impl->set_sizes_contiguous(shape);
+    return at::Tensor(std::move(impl));
+}
+
+at::Tensor flat_values(const at::Tensor& stored)
+{
+    const auto& flat = source_of(stored).flat;
+    return flat ? flat() : at::Tensor();
 }
 
 }  // namespace meshard

@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing
 import torch.nn as nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict, set_model_state_dict, set_optimizer_state_dict, set_state_dict
 
 from ranks import mesh, num_ranks, rank, refused, seeded, uneven
 from sharded_check import near
@@ -35,12 +36,16 @@ def same(x, y):
     assert torch.equal(meshard.full_tensor(x.detach()), meshard.full_tensor(y.detach()))
 
 
-def loaded(kept, **options):
+def saved(kept):
     file = io.BytesIO()
     torch.save(kept, file)
-    assert num_ranks() == 1 or len(file.getvalue()) < 40_000, "more than this rank's part was written"
-    file.seek(0)
-    return torch.load(file, **options)
+    return file.getvalue()
+
+
+def loaded(kept, **options):
+    file = saved(kept)
+    assert num_ranks() == 1 or len(file) < 40_000, "more than this rank's part was written"
+    return torch.load(io.BytesIO(file), **options)
 
 
 def several():
@@ -196,3 +201,130 @@ def test_distributed_checkpoint_of_a_fully_sharded_module():
         dcp.load(dict(handle.named_shards()), checkpoint_id=folder[0])
         assert all(torch.equal(value, expected) for (_, value), expected in zip(handle.full_parameters(), serial.parameters()))
         mesh().barrier()
+
+
+class Several(nn.Module):
+    """Parameters of all kinds: shared, frozen, of no dimension, without values, of another type."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.second = nn.Linear(4, 7), nn.Linear(7, 4)
+        self.third = nn.Linear(4, 7, bias=False)
+        self.third.weight = self.first.weight
+        self.scale, self.none = nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.zeros(0, 3))
+        self.frozen = nn.Parameter(torch.randn(3, 2, 5), requires_grad=False)
+        self.cube = nn.Parameter(torch.randn(2, 3, 5, dtype=torch.float64))
+        self.register_buffer("count", torch.tensor(3))
+
+    def forward(self, x):
+        h = self.third(self.second(torch.tanh(self.first(x))))
+        return self.scale * h.square().mean() + self.frozen.sum() * h.mean() + self.cube.square().sum().to(h.dtype) + self.none.sum()
+
+
+def two_groups(parameters):
+    return [{"params": [value for name, value in parameters.items() if name.startswith("second") == is_second], "lr": rate}
+            for is_second, rate in ((True, 1e-2), (False, 3e-2))]
+
+
+def trained(module, optimizer, steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        module(cut() if num_ranks() > 1 else whole).backward()
+        optimizer.step()
+
+
+def sharded_several(steps=2, **options):
+    module = Several()
+    handle = meshard.fully_shard(module, mesh(), over_all_axes=True, **options)
+    optimizer = torch.optim.AdamW(two_groups(dict(zip(handle.local_parameter_names(), handle.local_parameters()))), amsgrad=True)
+    trained(module, optimizer, steps)
+    return module, handle, optimizer
+
+
+def weights(handle):
+    return dict(handle.full_parameters())
+
+
+def same_weights(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def shared_folder(own):
+    folder = [own]
+    dist.broadcast_object_list(folder)
+    return folder[0]
+
+
+def test_distributed_checkpoint_of_module_and_optimizer_under_fully_shard():
+    """Weights and states of all ranks come back, in any cut; programs without meshard read them in their shapes."""
+    module, handle, optimizer = sharded_several()
+    with tempfile.TemporaryDirectory() as own:
+        folder = shared_folder(own)
+        messages = mesh().num_messages
+        states = {"model": module.state_dict(), "optimizer": optimizer.state_dict()}
+        assert mesh().num_messages == messages
+        dcp.save(states, checkpoint_id=folder)
+        before = weights(handle)
+        trained(module, optimizer, 2)
+        after = weights(handle)
+        for units in (None, [], ["first", "second"]):
+            other, other_handle, again = sharded_several(1, units=units)
+            model_state, optimizer_state = get_state_dict(other, again)
+            read = {"model": model_state, "optimizer": again.state_dict()}
+            if units is None:   # states by number need parameters in the same order
+                dcp.load(read, checkpoint_id=folder)
+                again.load_state_dict(read["optimizer"])
+                other.load_state_dict(read["model"])
+                same_weights(weights(other_handle), before)
+                trained(other, again, 2)
+                same_weights(weights(other_handle), after)
+            else:
+                dcp.load({"model": model_state}, checkpoint_id=folder)
+                same_weights(weights(other_handle), before)
+        plain = Several()
+        read = {"model": plain.state_dict()}
+        dcp.load(read, checkpoint_id=folder)
+        same_weights(dict(plain.named_parameters()), before)
+        mesh().barrier()
+
+
+def test_states_by_name_under_fully_shard():
+    """torch's get_ and set_state_dict of checkpoints, whole and in parts, between modules that are sharded, sharded otherwise, and whole."""
+    module, handle, optimizer = sharded_several()
+    serial = Several()
+    alone = torch.optim.AdamW(two_groups({name: value for name, value in serial.named_parameters() if value.requires_grad}), amsgrad=True)
+    full = StateDictOptions(full_state_dict=True)
+    model_state, optimizer_state = copy.deepcopy(get_state_dict(module, optimizer, options=full))
+    assert not any(meshard.is_sharded(x) or meshard._core.is_stored(x) for x in model_state.values())
+    for name, value in weights(handle).items():
+        assert torch.equal(model_state[name], value) and model_state[name].shape == serial.get_parameter(name).shape
+        if name != "frozen":
+            assert optimizer_state["state"][name]["exp_avg"].shape == value.shape, name
+    offloaded = get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    assert (rank() == 0) == bool(offloaded) and all(x.device.type == "cpu" for x in offloaded.values())
+    serial.load_state_dict(model_state)
+    set_optimizer_state_dict(serial, alone, copy.deepcopy(optimizer_state), options=full)
+    trained(module, optimizer, 1)
+    after = weights(handle)
+    for options in (full, StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)):
+        other, other_handle, again = sharded_several(0, units=["second"])
+        is_source = rank() == 0 or not options.broadcast_from_rank0
+        set_model_state_dict(other, dict(model_state) if is_source else {}, options=options)
+        set_optimizer_state_dict(other, again, copy.deepcopy(optimizer_state) if is_source else {}, options=options)
+        trained(other, again, 1)
+        same_weights(weights(other_handle), after)
+    alone.zero_grad()
+    serial(whole).backward()
+    alone.step()
+    for name, value in after.items():
+        near(serial.get_parameter(name), value, 1e-5)
+    parts = get_state_dict(module, optimizer)
+    backup = copy.deepcopy(parts)
+    trained(module, optimizer, 1)
+    set_state_dict(module, optimizer, model_state_dict=backup[0], optim_state_dict=backup[1])
+    same_weights(weights(handle), after)
+    back = torch.load(io.BytesIO(saved(parts)))   # this rank's part
+    for place in (lambda both: both[0]["cube"], lambda both: both[1]["state"]["cube"]["exp_avg"]):
+        assert torch.equal(meshard.full_tensor(place(back)), meshard.full_tensor(place(parts)))

@@ -10,6 +10,7 @@ import torch
 from . import _core
 from ._core import FullyShardedModule, InvalidInput
 from ._device_mesh import AnyMesh, own_mesh
+from ._state_dicts import remember_parts
 
 
 class _Replication:
@@ -85,7 +86,8 @@ def fully_shard(module: torch.nn.Module, device_mesh: AnyMesh, *, units: Optiona
     ranks. Collective.
 
     The module is called as before: an operator that meets a parameter gathers its unit, which is dropped when another one is met. Give the optimiser the
-    `local_parameters()` of the result; the module's own parameters cannot be written to. Backward sums and averages gradients as in `replicate`.
+    `local_parameters()` of the result; the module's own parameters are written by `load_state_dict` alone. Backward sums and averages gradients as in `replicate`.
+    Both state_dicts show whole parameters and states, of which each rank holds a part: for torch.distributed.checkpoint, and its get_ and set_state_dict.
 
     units: names of the submodules whose parameters are gathered together; by default the children of the module, and of a list among them its children
     overlaps: from the second step on the next unit travels while the present one computes, and gradients while backward goes on, which takes the memory of
@@ -98,4 +100,6 @@ def fully_shard(module: torch.nn.Module, device_mesh: AnyMesh, *, units: Optiona
     if unknown:
         raise InvalidInput(f"fully_shard: the module has no submodules {unknown}; it has {[name for name, _ in module.named_modules() if name]}.")
     _require_made("fully_shard", module)
-    return _core.fully_shard(list(module.named_parameters()), list(module.named_buffers()), own_mesh(device_mesh), set(chosen), over_all_axes, overlaps)
+    handle = _core.fully_shard(list(module.named_parameters()), list(module.named_buffers()), own_mesh(device_mesh), set(chosen), over_all_axes, overlaps)
+    remember_parts(module, handle)
+    return handle

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharded tensors in files: pickle, torch.save, copy.copy and the queues of torch.multiprocessing hold this rank's part and the layout; torch.distributed.checkpoint
-writes the parts of all ranks as pieces of one whole, which any number of ranks can read."""
+"""Sharded tensors, and parameters and states under fully_shard, in files: pickle, torch.save, copy.copy and the queues of torch.multiprocessing hold this rank's part
+and the layout; torch.distributed.checkpoint writes the parts of all ranks as pieces of one whole, which any number of ranks can read."""
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 import sys
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import torch
 
@@ -31,7 +32,14 @@ def rebuilt(part: torch.Tensor, names: Sequence[str], shape: Sequence[int], coor
     return _core.with_portable_layout(part, mesh, list(axes), list(sizes), list(strides)).requires_grad_(requires_grad)
 
 
+def rebuilt_whole(flat: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A parameter or state under fully_shard, of its flattened values. Not collective."""
+    return _core.stored_tensor(flat, shape)
+
+
 def _part_to_save(tensor: torch.Tensor) -> torch.Tensor:
+    if _core.is_stored(tensor):
+        tensor = _flat_values(tensor)
     if _core.is_stale(tensor):
         raise RuntimeError("a view that lies otherwise than its base, which was written to since the view was last used: ranks bring it up to date together. "
                            "Save x.clone() of it.")
@@ -55,8 +63,7 @@ def with_reduce(plain: Callable) -> Callable:
     @functools.wraps(plain)
     def reduce_ex(self: torch.Tensor, protocol: int) -> Any:
         if _core.is_stored(self):
-            raise RuntimeError("a parameter of a module under fully_shard has no memory of its own; save handle.full_parameters(), or dict(handle.named_shards()) with "
-                               "torch.distributed.checkpoint")
+            return rebuilt_whole, (_flat_values(self), list(self.shape))
         return reduced(self) if _core.is_sharded(self) else plain(self, protocol)
 
     return reduce_ex
@@ -78,22 +85,69 @@ def install_in_queues() -> None:
         ForkingPickler.register(kind, reduce_tensor)
 
 
-class _Chunk:
-    """One block of the whole that this rank holds: where it begins, its shape, and where it lies in the part."""
+def _flat_values(stored: torch.Tensor) -> torch.Tensor:
+    flat = _core.flat_values(stored)
+    if flat is None:
+        raise RuntimeError("a view of a parameter under fully_shard has no memory; save the parameter, or clone() the view on all ranks.")
+    return flat
 
-    def __init__(self, ranges: Sequence[tuple[int, int, int]]) -> None:
-        self.offsets = torch.Size(begin for begin, _, _ in ranges)
-        self.sizes = torch.Size(size for _, size, _ in ranges)
-        self._ranges = ranges
 
-    def of(self, part: torch.Tensor) -> torch.Tensor:
-        for dim, (_, size, at) in enumerate(self._ranges):
+class _Chunk(NamedTuple):
+    """One block of the whole that this rank holds: where it begins, its shape, and how it lies in the part."""
+
+    offsets: torch.Size
+    sizes: torch.Size
+    of: Callable[[torch.Tensor], torch.Tensor]
+
+
+def _chunk(ranges: Sequence[tuple[int, int, int]]) -> _Chunk:
+    """Of each dimension: where the block begins, its size, and where it begins in the part."""
+    def of(part: torch.Tensor) -> torch.Tensor:
+        for dim, (_, size, at) in enumerate(ranges):
             part = part.narrow(dim, at, size)
         return part
 
+    return _Chunk(torch.Size(begin for begin, _, _ in ranges), torch.Size(size for _, size, _ in ranges), of)
+
+
+def _blocks(shape: Sequence[int], begin: int, end: int) -> list[tuple[list[int], list[int]]]:
+    """Where the blocks begin, and their shapes, that make up the values from one to another of a tensor of that shape, one after the other."""
+    if not shape:
+        return [([], [])] * (end - begin)
+    row = math.prod(shape[1:])
+    blocks = []
+    while begin < end:
+        index, at = divmod(begin, row)
+        if at == 0 and end - begin >= row:   # whole rows
+            count = (end - begin) // row
+            blocks.append(([index] + [0] * (len(shape) - 1), [count, *shape[1:]]))
+            begin += count * row
+        else:   # a part of one
+            stop = min(row, at + end - begin)
+            blocks += [([index, *offsets], [1, *sizes]) for offsets, sizes in _blocks(shape[1:], at, stop)]
+            begin += stop - at
+    return blocks
+
+
+def _chunks_of_stored(tensor: torch.Tensor, to_write: bool) -> list[_Chunk]:
+    chunks = []
+    for flat in _chunks(_flat_values(tensor), to_write):
+        blocks, at = _blocks(tensor.shape, flat.offsets[0], flat.offsets[0] + flat.sizes[0]), 0
+        for offsets, sizes in blocks if tensor.numel() > 0 else [([0] * tensor.dim(), list(tensor.shape))]:
+            count = math.prod(sizes)
+            chunks.append(_Chunk(torch.Size(offsets), torch.Size(sizes), lambda part, at=at, count=count, sizes=sizes: part.narrow(0, at, count).view(sizes)))
+            at += count
+    return chunks
+
+
+def _is_in_parts(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and (_core.is_sharded(tensor) or _core.is_stored(tensor))
+
 
 def _chunks(tensor: torch.Tensor, to_write: bool) -> list[_Chunk]:
-    """The blocks of a sharded tensor on this rank; to be written, each by one rank alone, and none that is empty unless the whole is."""
+    """The blocks of a tensor in parts on this rank; to be written, each by one rank alone, and none that is empty unless the whole is."""
+    if _core.is_stored(tensor):
+        return _chunks_of_stored(tensor, to_write)
     mesh = _core.device_mesh(tensor)
     ranges = [[(0, size, 0)] for size in tensor.shape]
     for axis, (placement, extents, coordinate) in enumerate(zip(_core.placements(tensor), _core.extents(tensor), mesh.get_coordinate())):
@@ -106,7 +160,7 @@ def _chunks(tensor: torch.Tensor, to_write: bool) -> list[_Chunk]:
             ranges[placement.dim] = [(block * total + first, own, block * own) for block in range(blocks)]
         elif to_write and coordinate != 0:
             return []
-    chunks = [_Chunk(chosen) for chosen in itertools.product(*ranges)]
+    chunks = [_chunk(chosen) for chosen in itertools.product(*ranges)]
     if tensor.numel() > 0:
         return [chunk for chunk in chunks if chunk.sizes.numel() > 0]
     return chunks[:1] if not to_write or not any(mesh.get_coordinate()) else []
@@ -132,9 +186,9 @@ def install_in_checkpoint() -> None:
 
     def writes(plain: Callable) -> Callable:
         def create(fqn: str, object: Any) -> Any:
-            if not (isinstance(object, torch.Tensor) and _core.is_sharded(object)):
+            if not _is_in_parts(object):
                 return plain(fqn, object)
-            properties = TensorProperties.create_from_tensor(_core.held_part(object))
+            properties = TensorProperties.create_from_tensor(_part_to_save(object))
             return [WriteItem(index=MetadataIndex(fqn, chunk.offsets), type=WriteItemType.SHARD,
                               tensor_data=TensorWriteData(chunk=metadata(chunk), properties=properties, size=object.size()))
                     for chunk in _chunks(object, to_write=True)]
@@ -143,7 +197,7 @@ def install_in_checkpoint() -> None:
 
     def chunk_list(plain: Callable) -> Callable:
         def create(tensor: torch.Tensor) -> Any:
-            if not (isinstance(tensor, torch.Tensor) and _core.is_sharded(tensor)):
+            if not _is_in_parts(tensor):
                 return plain(tensor)
             return [metadata(chunk) for chunk in _chunks(tensor, to_write=False)]
 
@@ -158,7 +212,7 @@ def install_in_checkpoint_lookup() -> None:
 
     def lookup(plain: Callable) -> Callable:
         def find(tensor: torch.Tensor, index: Any) -> torch.Tensor:
-            if not (isinstance(tensor, torch.Tensor) and _core.is_sharded(tensor)):
+            if not _is_in_parts(tensor):
                 return plain(tensor, index)
             for chunk in _chunks(tensor, to_write=False):
                 if index.offset is None or chunk.offsets == index.offset:

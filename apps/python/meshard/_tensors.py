@@ -89,7 +89,7 @@ def to_local(tensor: torch.Tensor) -> torch.Tensor:
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The whole as a plain tensor, on every rank. Collective. Differentiable: each rank is taken to compute the same loss from it."""
-    return _core.full_tensor(tensor)
+    return tensor.clone() if _core.is_stored(tensor) else _core.full_tensor(tensor)
 
 
 def placements(tensor: torch.Tensor) -> tuple[Placement, ...]:

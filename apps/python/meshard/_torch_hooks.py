@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 import torch
 
-from . import _core, _saving
+from . import _core, _saving, _state_dicts
 
 _is_installed = False
 
@@ -32,7 +32,7 @@ def _with_repr(plain: Callable) -> Callable:
     @functools.wraps(plain)
     def text(self: torch.Tensor, *, tensor_contents: Any = None) -> str:
         if _core.is_stored(self):
-            return f"Parameter(shape={tuple(self.shape)}, dtype={self.dtype}, stored in parts by fully_shard)"
+            return f"{type(self).__name__}(shape={tuple(self.shape)}, dtype={self.dtype}, stored in parts by fully_shard)"
         return text_of(self) if _core.is_sharded(self) else plain(self, tensor_contents=tensor_contents)
 
     return text
@@ -41,9 +41,13 @@ def _with_repr(plain: Callable) -> Callable:
 def _with_deepcopy(plain: Callable) -> Callable:
     @functools.wraps(plain)
     def deepcopy(self: torch.Tensor, memo: dict) -> torch.Tensor:
-        if not _core.is_sharded(self):
+        is_detached = _core.is_stored(self) and type(self) is torch.Tensor and self.grad_fn is None
+        if not _core.is_sharded(self) and not is_detached:
             return plain(self, memo)
         if id(self) in memo:
+            return memo[id(self)]
+        if is_detached:
+            memo[id(self)] = _core.stored_tensor(_core.flat_values(self).clone(), list(self.shape))
             return memo[id(self)]
         if not self.is_leaf:
             raise RuntimeError("Only sharded tensors that no operator has made (leaves of the graph) can be deep-copied; detach() this one first.")
@@ -176,9 +180,13 @@ def install() -> None:
     torch.Tensor.register_hook = _with_register_hook(torch.Tensor.register_hook)
     torch.Tensor.new_tensor = _with_new_tensor(torch.Tensor.new_tensor)
     torch.Tensor.new = _refused(torch.Tensor.new, "new", "x.new_empty, x.new_zeros and x.new_tensor make tensors of its type")
-    torch.serialization.add_safe_globals([_saving.rebuilt])   # for torch.load as it is by default
+    torch.serialization.add_safe_globals([_saving.rebuilt, _saving.rebuilt_whole])   # for torch.load as it is by default
+    torch.optim.Optimizer.state_dict = _state_dicts.with_whole_states(torch.optim.Optimizer.state_dict)
+    torch.optim.Optimizer._process_value_according_to_param_policy = staticmethod(
+        _state_dicts.with_own_states(torch.optim.Optimizer._process_value_according_to_param_policy))
     _saving.install_in_queues()
     # The compiler alone takes more than a second to import.
     _once_imported("torch._dynamo.variables.builder", _install_in_compiler)
     _once_imported("torch.distributed.checkpoint.planner_helpers", _saving.install_in_checkpoint)
     _once_imported("torch.distributed.checkpoint.utils", _saving.install_in_checkpoint_lookup)
+    _once_imported("torch.distributed.checkpoint.state_dict", _state_dicts.install)
