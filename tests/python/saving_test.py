@@ -267,7 +267,13 @@ def test_distributed_checkpoint_of_module_and_optimizer_under_fully_shard():
         assert mesh().num_messages == messages
         dcp.save(states, checkpoint_id=folder)
         before = weights(handle)
+        staged = dcp.async_save({**states, "rows": cut()}, checkpoint_id=folder + "/staged")   # written while training goes on
         trained(module, optimizer, 2)
+        staged.result()
+        read = {"model": Several().state_dict(), "rows": torch.zeros(10, 4)}
+        dcp.load(read, checkpoint_id=folder + "/staged")
+        same_weights({name: read["model"][name] for name in before}, before)
+        assert torch.equal(read["rows"], whole)
         after = weights(handle)
         for units in (None, [], ["first", "second"]):
             other, other_handle, again = sharded_several(1, units=units)

@@ -222,3 +222,21 @@ def install_in_checkpoint_lookup() -> None:
         return find
 
     _replace(utils, "find_tensor_shard", lookup)
+
+
+def install_in_staging() -> None:
+    """torch.distributed.checkpoint.async_save writes copies in the memory of the CPU."""
+    from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+
+    plain = StateDictStager._offload_tensor
+
+    @functools.wraps(plain)
+    def offload(self: Any, tensor: torch.Tensor, memo: dict, non_blocking: bool = False) -> torch.Tensor:
+        if not _is_in_parts(tensor):
+            return plain(self, tensor, memo, non_blocking=non_blocking)
+        flat = _flat_values(tensor) if _core.is_stored(tensor) else tensor
+        copy = flat.detach().to("cpu", copy=True)
+        memo[id(tensor)] = _core.stored_tensor(copy, list(tensor.shape)) if _core.is_stored(tensor) else copy
+        return memo[id(tensor)]
+
+    StateDictStager._offload_tensor = offload

@@ -189,4 +189,5 @@ def install() -> None:
     _once_imported("torch._dynamo.variables.builder", _install_in_compiler)
     _once_imported("torch.distributed.checkpoint.planner_helpers", _saving.install_in_checkpoint)
     _once_imported("torch.distributed.checkpoint.utils", _saving.install_in_checkpoint_lookup)
+    _once_imported("torch.distributed.checkpoint._state_dict_stager", _saving.install_in_staging)
     _once_imported("torch.distributed.checkpoint.state_dict", _state_dicts.install)
