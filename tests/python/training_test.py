@@ -298,9 +298,11 @@ def test_fully_shard():
     ours, theirs = torch.optim.AdamW(handle.local_parameters(), 1e-2), torch.optim.AdamW(serial.parameters(), 1e-2)
     for _ in range(3):
         for module, optimizer, x in ((sharded, ours, cut()), (serial, theirs, whole)):
-            optimizer.zero_grad()
+            module.zero_grad()
             module(x).square().mean().backward()
             optimizer.step()
+    for kind in (2.0, 1.0, float("inf")):
+        near(torch.nn.utils.clip_grad_norm_(sharded.parameters(), 0.5, kind).float(), torch.nn.utils.clip_grad_norm_(serial.parameters(), 0.5, kind), 1e-5)
     norms = handle.clip_grad_norm_(1e-3), torch.nn.utils.clip_grad_norm_(serial.parameters(), 1e-3)
     near(norms[0].float(), norms[1], 1e-5)
     ours.step()

@@ -2,15 +2,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
-from typing import Iterator, Optional, Sequence
+from typing import Callable, Iterable, Iterator, Optional, Sequence, Union
 
 import torch
 
 from . import _core
-from ._core import FullyShardedModule, InvalidInput
+from ._core import FullyShardedModule, InvalidInput, Partial, Replicate
 from ._device_mesh import AnyMesh, own_mesh
-from ._state_dicts import remember_parts
+from ._state_dicts import part_of, remember_parts, whole_of
 
 
 class _Replication:
@@ -103,3 +104,43 @@ def fully_shard(module: torch.nn.Module, device_mesh: AnyMesh, *, units: Optiona
     handle = _core.fully_shard(list(module.named_parameters()), list(module.named_buffers()), own_mesh(device_mesh), set(chosen), over_all_axes, overlaps)
     remember_parts(module, handle)
     return handle
+
+
+def with_norm_of_all_parts(plain: Callable) -> Callable:
+    """`clip_grad_norm_` of parameters under fully_shard, or of their parts: by the gradients of all ranks. Collective."""
+    @functools.wraps(plain)
+    def clip(parameters: Union[torch.Tensor, Iterable[torch.Tensor]], max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,
+             foreach: Optional[bool] = None) -> torch.Tensor:
+        parts = [part_of(one) for one in ([parameters] if isinstance(parameters, torch.Tensor) else parameters)]
+        wholes = [whole_of(part) for part in parts]
+        if all(whole is None for whole in wholes):
+            return plain(parts, max_norm, norm_type, error_if_nonfinite, foreach)
+        if any(whole is None and part.requires_grad and not _core.is_stored(part) for part, whole in zip(parts, wholes)):
+            raise InvalidInput("clip_grad_norm_: some of the parameters are under fully_shard, others are not. Clip them apart.")
+        flat = _core.flat_values(next(whole for whole in wholes if whole is not None))
+        is_largest = norm_type == float("inf")
+        own = torch.nn.utils.get_total_norm([part.grad for part in parts if part.grad is not None and part.grad.numel() > 0], norm_type).double()
+        pending = Partial("max") if is_largest else Partial()
+        total = _core.full_tensor(_core.from_local(own if is_largest else own**norm_type, _core.device_mesh(flat),
+                                                   [pending if placement.is_shard() else Replicate() for placement in _core.placements(flat)]))
+        norm = total if is_largest else total ** (1 / norm_type)
+        if error_if_nonfinite and not norm.isfinite():
+            raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {norm.item()}, and error_if_nonfinite is on.")
+        torch.nn.utils.clip_grads_with_norm_(parts, max_norm, norm, foreach)
+        return norm
+
+    return clip
+
+
+def with_zeroed_parts(plain: Callable) -> Callable:
+    """`zero_grad` of a module under fully_shard, whose gradients are those of the parts."""
+    @functools.wraps(plain)
+    def zero_grad(self: torch.nn.Module, set_to_none: bool = True) -> None:
+        parts = [part_of(parameter) for parameter in self.parameters()]
+        if all(whole_of(part) is None for part in parts):
+            return plain(self, set_to_none)
+        for part in parts:
+            if not _core.is_stored(part) and part.grad is not None:
+                part.grad = None if set_to_none else torch.zeros_like(part.grad)
+
+    return zero_grad

@@ -28,10 +28,15 @@ def remember_parts(module: torch.nn.Module, handle: FullyShardedModule) -> None:
         _wholes[part], _parts[parameters[name]] = TensorWeakRef(parameters[name]), part
 
 
-def _whole_of(part: torch.Tensor) -> Optional[torch.Tensor]:
+def whole_of(part: torch.Tensor) -> Optional[torch.Tensor]:
     """The parameter of a module of which an optimiser has this part; None for other tensors."""
     reference = _wholes.get(part)
     return None if reference is None else reference()
+
+
+def part_of(parameter: torch.Tensor) -> torch.Tensor:
+    """What an optimiser has of a module's parameter: under `fully_shard` this rank's part, else itself."""
+    return _parts.get(parameter, parameter)
 
 
 def _shown(part: torch.Tensor, whole: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
@@ -45,7 +50,7 @@ def _shown(part: torch.Tensor, whole: torch.Tensor, state: torch.Tensor) -> torc
 
 def _own(parameter: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
     """A state, given whole or in parts, as the optimiser of a sharded parameter, or of a part, holds it."""
-    whole = _whole_of(parameter)
+    whole = whole_of(parameter)
     shape = parameter.shape if whole is None else whole.shape
     is_own = state.shape != shape or _core.is_sharded(state) or (parameter.shape == shape and not _core.is_sharded(parameter))
     if is_own and not _core.is_stored(state):
@@ -60,7 +65,7 @@ def with_whole_states(plain: Callable) -> Callable:
     def state_dict(self: torch.optim.Optimizer) -> dict[str, Any]:
         packed = plain(self)
         for number, part in enumerate(itertools.chain.from_iterable(group["params"] for group in self.param_groups)):
-            whole = _whole_of(part)
+            whole = whole_of(part)
             if whole is not None and number in packed["state"]:
                 packed["state"][number] = tree_map_only(torch.Tensor, functools.partial(_shown, part, whole), packed["state"][number])
         return packed
@@ -81,7 +86,7 @@ def with_own_states(plain: Callable) -> Callable:
 def _naming_parts(module: torch.nn.Module) -> Iterator[None]:
     """Inside, `named_parameters` gives the parts that an optimiser has in place of the module's parameters."""
     plain = module.named_parameters
-    module.named_parameters = lambda *arguments, **options: ((name, _parts.get(parameter, parameter)) for name, parameter in plain(*arguments, **options))
+    module.named_parameters = lambda *arguments, **options: ((name, part_of(parameter)) for name, parameter in plain(*arguments, **options))
     try:
         yield
     finally:

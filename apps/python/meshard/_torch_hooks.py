@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 import torch
 
-from . import _core, _saving, _state_dicts
+from . import _core, _parameters, _saving, _state_dicts
 
 _is_installed = False
 
@@ -184,6 +184,8 @@ def install() -> None:
     torch.optim.Optimizer.state_dict = _state_dicts.with_whole_states(torch.optim.Optimizer.state_dict)
     torch.optim.Optimizer._process_value_according_to_param_policy = staticmethod(
         _state_dicts.with_own_states(torch.optim.Optimizer._process_value_according_to_param_policy))
+    torch.nn.Module.zero_grad = _parameters.with_zeroed_parts(torch.nn.Module.zero_grad)
+    torch.nn.utils.clip_grad_norm_ = torch.nn.utils.clip_grad.clip_grad_norm_ = _parameters.with_norm_of_all_parts(torch.nn.utils.clip_grad_norm_)
     _saving.install_in_queues()
     # The compiler alone takes more than a second to import.
     _once_imported("torch._dynamo.variables.builder", _install_in_compiler)
