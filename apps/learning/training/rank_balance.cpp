@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -49,7 +50,9 @@ void RankBalance::set(std::int64_t group, const Shares& wanted)
 
 bool RankBalance::go_on_with(const Shares& shares)
 {
-    if (shares.size() != shares_.size()) return false;
+    const auto num_groups = static_cast<double>(std::ssize(shares_) / num_domain_ranks_);
+    const auto sum = std::accumulate(shares.begin(), shares.end(), 0.0);  // 1 for each group
+    if (shares.size() != shares_.size() || std::abs(sum - num_groups) > 0.5) return false;
     shares_ = shares;
     for (std::int64_t group = 0; group * num_domain_ranks_ < std::ssize(shares_); ++group) set(group, of_group(group));
     return true;

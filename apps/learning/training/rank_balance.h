@@ -29,7 +29,7 @@ public:
     /// The shares of all ranks of the run; those of a group add up to 1.
     const Shares& shares() const { return shares_; }
     /// Goes on with the shares that a run had, as far as they are attained. Returns false, and changes nothing, for
-    /// those of another number of ranks.
+    /// those of another number of ranks or of groups.
     bool go_on_with(const Shares& shares);
     Shares of_group(std::int64_t group) const;
 

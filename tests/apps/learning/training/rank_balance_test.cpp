@@ -70,6 +70,9 @@ TEST(RankBalance, BalancesEachDataGroupByItsOwnRanks)
         EXPECT_EQ(resumed.shares(), balance.shares());
         EXPECT_FALSE(resumed.go_on_with({0.1, 0.9}));
         EXPECT_EQ(resumed.shares(), balance.shares()) << "those of two ranks are left aside";
+        RankBalance one_group(1, 4);
+        EXPECT_FALSE(one_group.go_on_with(balance.shares()));
+        EXPECT_EQ(one_group.shares(), Shares(4, 0.25)) << "those of two groups are left aside";
     });
 }
 
