@@ -118,10 +118,13 @@ std::optional<PythonMesh> living_mesh(const std::vector<std::string>& names, con
     std::optional<PythonMesh> newest;
     for (auto held = living_meshes.rbegin(); held != living_meshes.rend(); ++held) {
         const auto mesh = held->mesh.lock();
-        if (!mesh || mesh->axis_names() != names || shape_of(*mesh) != shape || coordinate_of(*mesh) != coordinate)
-            continue;
-        if (held->number == number) return PythonMesh{mesh};
-        if (!newest) newest = PythonMesh{mesh};
+        if (!mesh) continue;
+        for (const auto& fitting : {mesh, mesh->in_a_row()}) {
+            if (fitting->axis_names() != names || shape_of(*fitting) != shape || coordinate_of(*fitting) != coordinate)
+                continue;
+            if (held->number == number) return PythonMesh{fitting};
+            if (!newest) newest = PythonMesh{fitting};
+        }
     }
     return newest;
 }

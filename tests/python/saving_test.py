@@ -334,3 +334,8 @@ def test_states_by_name_under_fully_shard():
     back = torch.load(io.BytesIO(saved(parts)))   # this rank's part
     for place in (lambda both: both[0]["cube"], lambda both: both[1]["state"]["cube"]["exp_avg"]):
         assert torch.equal(meshard.full_tensor(place(back)), meshard.full_tensor(place(parts)))
+    grid = meshard.init_device_mesh((1, num_ranks()), mesh_dim_names=("data", "domain"))
+    row = nn.Linear(3, 5)
+    meshard.fully_shard(row, grid, over_all_axes=True)
+    for name, value in torch.load(io.BytesIO(saved(row.state_dict()))).items():
+        assert torch.equal(meshard.full_tensor(value), meshard.full_tensor(row.state_dict()[name]))

@@ -76,8 +76,8 @@ def with_whole_states(plain: Callable) -> Callable:
 def with_own_states(plain: Callable) -> Callable:
     @functools.wraps(plain)
     @torch.no_grad()
-    def process(param: torch.Tensor, value: torch.Tensor, number: int, groups: Any, key: Any = None) -> torch.Tensor:
-        return plain(param, value if key in _NUMBERS else _own(param, value), number, groups, key)
+    def process(param: torch.Tensor, value: torch.Tensor, param_id: int, param_groups: Any, key: Any = None) -> torch.Tensor:
+        return plain(param, value if key in _NUMBERS else _own(param, value), param_id, param_groups, key)
 
     return process
 
