@@ -61,6 +61,9 @@ const Verb& find_verb(const std::string& name)
         if (verb.name == name) return verb;
         names.emplace_back(verb.name);
     }
+    if (name == "serve")
+        throw UsageError(
+            "trained runs are served by the Python package: python3 -m meshard.serve RUN (docs/python.md).");
     const std::string nearest = nearest_name(name, names);
     throw UsageError("unknown {} '{}'. {}", name.starts_with('-') ? "option" : "verb", name,
                      nearest.empty() ? "`meshard --help` lists the verbs."

@@ -79,6 +79,7 @@ TEST_F(CommandLine, SuggestsTheNearestVerb)
     EXPECT_TRUE(
         fails_with(meshard({"partiton", "car.vtu"}), 2, {"unknown verb 'partiton'", "Did you mean 'partition'?"}));
     EXPECT_TRUE(fails_with(meshard({"xyzzy"}), 2, {"unknown verb 'xyzzy'", "meshard --help"}));
+    EXPECT_TRUE(fails_with(meshard({"serve", "runs/car"}), 2, {"python3 -m meshard.serve RUN"}));
 }
 
 TEST_F(CommandLine, SuggestsTheNearestOptionBeforeItMissesOne)
