@@ -142,6 +142,23 @@ std::map<std::string, Row> read_case_tables(const DataConfig& data)
     return all;
 }
 
+/// Gives the cases their rows of the tables.
+void add_columns(std::vector<CaseSource>& cases, const DataConfig& data)
+{
+    const auto table = read_case_tables(data);
+    std::size_t num_found = 0;
+    for (auto& source : cases) {
+        const auto row = table.find(source.id);
+        if (row == table.end()) continue;
+        source.columns = row->second;
+        ++num_found;
+    }
+    if (num_found == 0 && !table.empty())
+        throw InvalidInput("none of the {} cases has a row in data.cases ({}): their ids, by what the last * of the "
+                           "files' pattern stands for, are such as '{}', and those of the rows such as '{}'.",
+                           cases.size(), fmt::join(data.case_tables, ", "), cases.front().id, table.begin()->first);
+}
+
 const std::string& column_of(const CaseSource& source, const std::string& column)
 {
     const auto found = source.columns.find(column);
@@ -154,6 +171,12 @@ const std::string& column_of(const CaseSource& source, const std::string& column
                        suggestion(column, names));
 }
 
+std::string says_two_files(const std::string& pattern, const std::string& id, const std::filesystem::path& file)
+{
+    return fmt::format("two files match {} with the id '{}', one of them {}. The id is what the last * stands for.",
+                       pattern, id, file.string());
+}
+
 /// Finds the files of a pattern, by what its last `*` stands for; a pattern without `*` has one file, with an empty id.
 /// @param named   the pattern, in messages
 std::map<std::string, std::filesystem::path> files_by_id(const CasePattern& pattern, const std::string& named)
@@ -161,8 +184,7 @@ std::map<std::string, std::filesystem::path> files_by_id(const CasePattern& patt
     std::map<std::string, std::filesystem::path> files;
     for (const auto& file : pattern.files()) {
         const auto id = pattern.has_star() ? last_wildcard(pattern, file) : std::string();
-        if (!files.emplace(id, file).second)
-            throw InvalidInput("two files match {} with the id '{}', one of them {}.", named, id, file.string());
+        if (!files.emplace(id, file).second) throw InvalidInput("{}", says_two_files(named, id, file));
     }
     return files;
 }
@@ -379,26 +401,21 @@ std::vector<CaseSource> find_files(const DataConfig& data)
     }
     if (data.series.is_on) {
         auto runs = find_runs(data);
-        const auto table = read_case_tables(data);
-        for (auto& run : runs)
-            if (const auto row = table.find(run.id); row != table.end()) run.columns = row->second;
+        add_columns(runs, data);
         return runs;
     }
     const CasePattern pattern{data.root, data.files};
     const auto files = pattern.files();
     if (files.empty()) throw InvalidInput("no file matches {}. Check data.root and data.surface.", pattern.text());
 
-    const auto table = read_case_tables(data);
     std::vector<CaseSource> cases;
     std::set<std::string> ids;
     for (const auto& file : files) {
         CaseSource source{last_wildcard(pattern, file), file, {}};
-        if (!ids.insert(source.id).second)
-            throw InvalidInput("two files match {} with the id '{}', one of them {}.", pattern.text(), source.id,
-                               file.string());
-        if (const auto row = table.find(source.id); row != table.end()) source.columns = row->second;
+        if (!ids.insert(source.id).second) throw InvalidInput("{}", says_two_files(pattern.text(), source.id, file));
         cases.push_back(std::move(source));
     }
+    add_columns(cases, data);
     return cases;
 }
 

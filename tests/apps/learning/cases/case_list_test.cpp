@@ -52,6 +52,10 @@ TEST_F(CaseListTest, TakesTheLastOfSeveralWildcards)
     data_.files = "run_*/surface_*.vtp";
 
     EXPECT_EQ(ids(find_cases(data_, 0).train), (Ids{"a+b"}));
+
+    data_.files = "boundary_*.*";
+    EXPECT_TRUE(refuses("with the id 'vtp', one of them"));
+    EXPECT_TRUE(refuses("The id is what the last * stands for."));
 }
 
 TEST_F(CaseListTest, KnowsTheIdsOfFilesAgain)
@@ -188,6 +192,13 @@ TEST_F(CaseListTest, JoinsTablesAndTablesOfOneCaseEach)
     EXPECT_TRUE(throws_with<IoError>("force_02.csv has 2 rows; expected one", [&] { find_cases(data_, 0); }));
     data_.case_tables = {"forces_*.csv"};
     EXPECT_TRUE(throws_with<InvalidInput>("no case table matches", [&] { find_cases(data_, 0); }));
+
+    write_bytes(folder_ / "cases.csv", "id,length\n1,2\n2,3\n");  // a spreadsheet took the ids for numbers
+    data_.case_tables = {"cases.csv"};
+    EXPECT_TRUE(refuses("none of the 5 cases has a row in data.cases (cases.csv): their ids, by what the last * of the "
+                        "files' pattern stands for, are such as '01', and those of the rows such as '1'"));
+    write_bytes(folder_ / "cases.csv", "id,length\n");
+    EXPECT_EQ(find_cases(data_, 0).train.size(), 5U);
 }
 
 TEST_F(CaseListTest, SplitsByLists)
