@@ -19,8 +19,10 @@ SurfaceNearest nearest_on_surface(const TriangleSurface& surface, const SurfaceS
                                                              : is_inside_triangle ? 0
                                                                                   : nearest.feature - 3);
     const bool is_above = dot(from_corner, normal) >= 0;
-    const double sign = (winding ? !winding->is_inside(query) : is_above) ? 1 : -1;
     const double distance = std::sqrt(nearest.distance_squared);
+    // On the surface there is no side, and the winding number is 1/2, where it takes a sum over all triangles.
+    const bool is_outside = distance == 0 || (winding ? !winding->is_inside(query) : is_above);
+    const double sign = is_outside ? 1 : -1;
     // If the nearest point is inside the triangle, the direction is the triangle's normal, which is accurate also for
     // points very near the surface.
     Vector3 direction = is_inside_triangle ? (is_above ? sign : -sign) * normal : sign * unit(query - nearest.point);

@@ -134,6 +134,7 @@ TEST_F(SurfaceDistanceTest, OfACubeIsThatOfTheFormula)
                          value = found.distances[i].item<double>();
             EXPECT_NEAR(expected == 0 ? std::abs(value) : value, expected, 2e-15)
                 << row_of(queries, i)[0] << " " << row_of(queries, i)[1] << " " << row_of(queries, i)[2];
+            EXPECT_TRUE(value != 0 || !std::signbit(value)) << "on the surface nothing sums over all triangles";
         }
         EXPECT_LE((found.directions.square().sum(1) - 1).abs().max().item<double>(), 1e-14);
     }
