@@ -20,8 +20,8 @@ struct OptionInfo {
     std::string name;
     std::string meaning;  ///< one line for help texts, without a full stop
     OptionBounds bounds = {};
-    /// It counts, and its bounds are checked, only if this other argument is true, or `argument=word` has this value;
-    /// empty: always.
+    /// It counts only if this other argument is true, beside which alone its bounds are checked, or if
+    /// `argument=word` or one of `argument=word|other` has this value; empty: always.
     std::string only_with = {};
 };
 

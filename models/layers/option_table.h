@@ -33,6 +33,7 @@ struct OptionTraits {
     bool one_or_more = false;   ///< a list with one entry is written as that entry
     bool is_extension = false;  ///< unknown to other programs: written only if it is not the default
     bool is_for_programs = false;  ///< cannot be set in a configuration
+    std::string with = {};         ///< in place of `only_with`: `option=word`, without which it does nothing
 };
 
 /// Declares an argument of a model's constructor. Its type is the member's, its default the member's initial value.
@@ -167,8 +168,8 @@ public:
         for (const auto& option : options_) {
             const auto& traits = option.traits;
             if (!traits.is_for_programs)
-                infos.push_back(
-                    {option.name, option.meaning, option.bounds, traits.only_with ? name_of(traits.only_with) : ""});
+                infos.push_back({option.name, option.meaning, option.bounds,
+                                 traits.only_with ? name_of(traits.only_with) : traits.with});
         }
         return infos;
     }
@@ -241,12 +242,12 @@ std::vector<Option<Options>> inherited_options(const std::vector<Option<Base>>& 
     for (const auto& option : options) {
         const auto member = std::visit([](auto of_base) { return OptionMember<Options>(of_base); }, option.member);
         const auto& traits = option.traits;
-        all.push_back(
-            {option.name,
-             member,
-             option.meaning,
-             option.bounds,
-             {traits.only_with, traits.none, traits.one_or_more, traits.is_extension, traits.is_for_programs}});
+        all.push_back({option.name,
+                       member,
+                       option.meaning,
+                       option.bounds,
+                       {traits.only_with, traits.none, traits.one_or_more, traits.is_extension, traits.is_for_programs,
+                        traits.with}});
     }
     std::move(more.begin(), more.end(), std::back_inserter(all));
     return all;

@@ -457,8 +457,10 @@ Json edm_arguments(const Json& of_dit)
 ModelEntry dit_entry()
 {
     auto options = dit_option_table().infos();
-    options.push_back(
-        {kAttentionWindow, "rows and columns of a token's window; with natten2d and natten2d_rope", {.least = 1}});
+    options.push_back({kAttentionWindow,
+                       "rows and columns of a token's window",
+                       {.least = 1},
+                       "attention_backend=natten2d|natten2d_rope"});
     return {.name = "dit",
             .class_name = "DiT",
             .defaults = to_json(DitOptions()),

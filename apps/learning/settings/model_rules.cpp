@@ -38,11 +38,10 @@ SettingRule option_rule(const OptionInfo& option, const nlohmann::json& pattern)
                      .type = type_of(pattern, option.bounds),
                      .fallback = yaml_text(pattern),
                      .meaning = option.meaning + condition};
-    if (option.only_with.empty()) rule.bounds = option.bounds;
-    if (!option.only_with.empty())
-        rule.only_with = {"model." + option.only_with +
-                          (option.only_with.find('=') == std::string::npos ? "=true" : "")};
-    rule.bounds.words = option.bounds.words;  // the model checks the other bounds where they matter
+    const bool is_of_switch = !option.only_with.empty() && option.only_with.find('=') == std::string::npos;
+    if (!option.only_with.empty()) rule.only_with = {"model." + option.only_with + (is_of_switch ? "=true" : "")};
+    if (!is_of_switch) rule.bounds = option.bounds;
+    rule.bounds.words = option.bounds.words;  // the model checks a switch's other bounds where they matter
     if (pattern.is_number_integer()) {
         rule.bounds.least = std::max(rule.bounds.least, 0.0);
         rule.bounds.most = std::min(rule.bounds.most, kLargeCount);

@@ -326,6 +326,17 @@ TEST_F(TrainingConfigTest, NamesKeysThatDoNothingBesideTheOthers)
     EXPECT_EQ(found({"model.name=domino", "model.self_attention=true", "model.processor_type=conv"}),
               Texts{"model.self_attention (only with model.processor_type=unet)"});
     EXPECT_EQ(found({"model.name=domino", "model.self_attention=true"}), Texts{});
+    EXPECT_EQ(found({"model.name=figconvunet", "model.knn_k=8", "model.use_rel_pos=false"}),
+              (Texts{"model.knn_k (only with model.neighbor_search_type=knn)",
+                     "model.use_rel_pos (only with model.use_rel_pos_embed=false)"}));
+    EXPECT_EQ(found({"model.name=figconvunet", "model.neighbor_search_type=knn", "model.knn_k=8",
+                     "model.use_rel_pos=false", "model.use_rel_pos_embed=false"}),
+              Texts{});
+    EXPECT_EQ(found({"model.name=unet", "model.attn_intermediate_channels=8"}),
+              Texts{"model.attn_intermediate_channels (only with model.use_attn_gate=true)"});
+    EXPECT_EQ(found({"model.name=dit", "model.attn_kernel=5"}),
+              Texts{"model.attn_kernel (only with model.attention_backend=natten2d|natten2d_rope)"});
+    EXPECT_EQ(found({"model.name=dit", "model.attn_kernel=5", "model.attention_backend=natten2d"}), Texts{});
 
     const auto rules = training_rules();
     for (const auto& rule : rules) {  // what a key needs can be said
