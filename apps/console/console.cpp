@@ -49,13 +49,18 @@ std::vector<double> parse_numbers(std::string_view text, std::string_view option
     const char* at = text.data();
     const char* const end = at + text.size();
     bool good = at != end;
+    const auto skip_blanks = [&] {
+        while (at != end && *at == ' ') ++at;
+    };
     while (good) {
         double number = 0;
+        skip_blanks();
         if (at != end && *at == '+') ++at;
         const auto [next, error] = std::from_chars(at, end, number);
         good = error == std::errc() && std::isfinite(number);
         numbers.push_back(number);
         at = next;
+        skip_blanks();
         if (!good || at == end) break;
         good = *at++ == ',';
     }

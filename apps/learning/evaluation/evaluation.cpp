@@ -576,7 +576,7 @@ Threshold::Threshold(const std::string& text_) : text(text_)
         throw UsageError("--fail-if {}: expected NUMBER>BOUND or NUMBER<BOUND, e.g. test.cd.mae>0.01.", text);
     };
     if (at == std::string::npos || at == 0) refuse();
-    path = text.substr(0, at);
+    path = text.substr(0, text.find_last_not_of(' ', at - 1) + 1);
     const bool or_equal = at + 1 < text.size() && text[at + 1] == '=';
     comparison = text.substr(at, or_equal ? 2 : 1);
     bound = parse_numbers(text.substr(at + comparison.size()), "--fail-if " + text, 1)[0];

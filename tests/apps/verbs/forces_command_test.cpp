@@ -152,7 +152,7 @@ TEST_F(Forces, PushSidewaysByTheGradientOfPressure)
         return meshard_json(all);
     };
 
-    auto plain = report({}), turned = report({"--drag-dir", "3,4,0"});
+    auto plain = report({}), turned = report({"--drag-dir", "3, 4 ,0"});
 
     const double unit_force = 0.5 * 1.5 * 16 * 2, force = -1.5 * 4 * M_PI / 3;
     const double tolerance = 0.03 * std::abs(force);

@@ -381,6 +381,8 @@ TEST(Threshold, RefusesWhatIsNoBoundAndNumbersThatAreNotThere)
     EXPECT_DOUBLE_EQ(Threshold("test.p.rel_l2>0.4").value_in(numbers), 0.5);
     EXPECT_DOUBLE_EQ(Threshold("test.p.rel_l2.max>0.4").value_in(numbers), 0.7);
     EXPECT_TRUE(Threshold("test.cd.mae>=0.02").is_broken_by(0.02));
+    EXPECT_DOUBLE_EQ(Threshold("test.p.rel_l2 > 0.4").value_in(numbers), 0.5);
+    EXPECT_TRUE(Threshold("test.cd.mae < 0.03 ").is_broken_by(0.02));
     EXPECT_FALSE(Threshold("test.cd.mae>0.02").is_broken_by(0.02));
     EXPECT_THROW(Threshold("test.cd.mae"), UsageError);
     EXPECT_THROW(Threshold("test.cl.mae>1").value_in(numbers), UsageError);
