@@ -86,6 +86,11 @@ std::vector<Row> read_csv_table(const std::filesystem::path& path, std::istream&
     if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);  // spreadsheets write a byte order mark
     const auto where = [&](std::size_t number) { return fmt::format("case table {}, line {}", path.string(), number); };
     const auto names = comma_separated(line, where(1));
+    if (names.size() == 1 && line.find_first_of(";\t") != std::string::npos)
+        throw IoError(
+            "{}: no commas between names, but semicolons or tabs. Save it anew with commas, and with points in "
+            "numbers.",
+            where(1));
     std::vector<Row> rows;
     for (std::size_t number = 2; std::getline(stream, line); ++number) {
         const auto words = comma_separated(line, where(number));

@@ -92,8 +92,9 @@ std::optional<FlowReference> flow_reference(const ForceSettings& settings, const
     for (std::size_t c = 0; c < settings.velocity.size(); ++c) {
         const auto value = number_of_case(settings.velocity[c], source);
         if (!value) {
-            why = settings.velocity[c] == "U_inf" ? "the speed of the free stream is not said (data.reference.U_inf)"
-                                                  : no_number(source, settings.velocity[c], "data.reference.U_inf");
+            why = settings.velocity[c] == "U_inf" && !source.columns.contains("U_inf")
+                      ? "the speed of the free stream is not said (data.reference.U_inf)"
+                      : no_number(source, settings.velocity[c], "data.reference.U_inf");
             return std::nullopt;
         }
         velocity[c] = *value;

@@ -169,6 +169,11 @@ TEST_F(CaseListTest, ReadsTablesOfSpreadsheets)
     refuses("cases.csv, line 2: the quotes of value 2 do not end before the next comma", "01,\"open");
     refuses("cases.csv, line 2: the quotes of value 2 do not end before the next comma", "01,\"a\" b");
     refuses("line 2: 3 values under 2 names. Values with commas in them stand between quotes", "01,a, b");
+    for (const char* table : {"id;V\n01;0,5\n", "id\tV\n01\t0.5\n"}) {
+        write_bytes(folder_ / "cases.csv", table);
+        EXPECT_TRUE(throws_with<IoError>("cases.csv, line 1: no commas between names, but semicolons or tabs",
+                                         [&] { find_cases(data_, 0); }));
+    }
 }
 
 TEST_F(CaseListTest, JoinsTablesAndTablesOfOneCaseEach)

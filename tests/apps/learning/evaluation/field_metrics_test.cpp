@@ -345,6 +345,13 @@ TEST(ForceMetrics, TakeThePressureOfTheFreeStreamByItsKind)
     settings.ambient.clear();
     source.columns.clear();
     EXPECT_EQ(ambient("static"), 0);
+
+    settings.velocity = {"U_inf", "0", "0"};
+    EXPECT_FALSE(flow_reference(settings, source, "static", why));
+    EXPECT_EQ(why, "the speed of the free stream is not said (data.reference.U_inf)");
+    source.columns = {{"U_inf", "40 m/s"}};
+    EXPECT_FALSE(flow_reference(settings, source, "static", why));
+    EXPECT_EQ(why, "case 7 has no number above 0 in the column 'U_inf' of its table (data.reference.U_inf)");
 }
 
 TEST(ForceMetrics, HaveMomentsOnlyWhereLengthAndPointAreKnown)
