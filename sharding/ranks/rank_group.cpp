@@ -373,7 +373,7 @@ at::Tensor RankGroup::all_to_all_rows(const at::Tensor& rows, std::span<const st
     auto shape = rows.sizes().vec();
     shape[0] = sum_of(receive_rows);
     auto received = at::empty(shape, rows.options());
-    auto sent = as_carried(rows.resolve_conj().contiguous()), target = as_carried(received);
+    auto sent = as_carried(rows.resolve_conj().resolve_neg().contiguous()), target = as_carried(received);
     const std::int64_t row_bytes = shape[0] > 0 ? byte_size(received) / shape[0] : 0;
     RECORD_USER_SCOPE("all_to_all over " + axis_);
     record("all_to_all", byte_size(received) - row_bytes * receive_rows[rank_]);
