@@ -112,14 +112,12 @@ std::vector<at::Tensor> unpacked(const at::Tensor& buffer, const std::vector<at:
     for (const auto& like : likes) {
         auto shape = like.sizes().vec();
         shape[0] = num_rows;
-        const auto width =
-            c10::multiply_integers(like.sizes().slice(1)) *
-            (buffer.scalar_type() == like.scalar_type() ? 1 : static_cast<std::int64_t>(like.element_size()));
-        const auto columns = buffer.narrow(1, column, width);
-        auto part = at::empty(columns.sizes(), columns.options()).copy_(columns);
-        column += width;
-        if (buffer.scalar_type() != like.scalar_type()) part = part.view(like.scalar_type());
-        parts.push_back(part.view(shape));
+        const auto numbers = c10::multiply_integers(like.sizes().slice(1));
+        auto part = at::empty(shape, buffer.options().dtype(like.scalar_type()));
+        const auto here = part.view({num_rows, numbers}).view(buffer.scalar_type());
+        here.copy_(buffer.narrow(1, column, here.size(1)));
+        column += here.size(1);
+        parts.push_back(std::move(part));
     }
     return parts;
 }
