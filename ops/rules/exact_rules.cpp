@@ -41,7 +41,6 @@ bool gather_whole(RuleCall& call)
     const auto form = is_on_device(call) ? find_fixed_order(call.name()) : nullptr;
     const bool is_cut = any_cut(call);
     if (call.is_random() || (!is_cut && !form)) return false;
-    call.reduce(call.tensors());
     const auto& arguments = call.schema().arguments();
     for (std::int64_t i = 0; i < call.num_args(); ++i) {
         if (arguments[i].alias_info()) continue;
@@ -120,7 +119,6 @@ bool sum_or_mean(RuleCall& call, bool is_mean)
     const auto type = call.arg(dtype_arg).isNone() ? tensor.scalar_type() : call.arg(dtype_arg).toScalarType();
     if (at::isComplexType(type)) return gather_whole(call);
     if (!at::isFloatingType(type) || !any_cut(call)) return false;
-    if (spec_of(tensor)->has_partial()) call.reduce({tensor});
     std::vector<std::int64_t> dims;
     if (has_dims && call.arg(1).isIntList()) dims = call.arg(1).toIntVector();
     for (auto& dim : dims) dim = from_front(dim, tensor.dim());
@@ -154,7 +152,6 @@ bool loss_exactly(RuleCall& call)
     if (reduction == at::Reduction::None || !any_cut(call)) return false;
     if (input.sizes() != target.sizes() || !is_sharded(input) || !spec_of(input)->has_shard())
         return gather_whole(call);
-    call.reduce({input, target});
     auto there = target;
     for (const auto axis : call.axes()) there = call.with_layout(there, axis, call.layout(input, axis));
     const auto groups = summed_groups(call, input, {});
@@ -176,7 +173,6 @@ bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
     auto left = call.tensor(left_arg), right = call.tensor(right_arg);
     if (!left.is_floating_point() || !any_cut(call)) return false;
     if (left.scalar_type() == at::kDouble) return gather_whole(call);
-    call.reduce(call.tensors());
 
     AxisLayouts result(call.num_axes());
     std::vector<const RankGroup*> groups;

@@ -68,13 +68,15 @@ bool takes_out(const c10::OperatorHandle& op)
 }
 
 /// The rules of one operator: in exact mode `exact` (may be null) is called first, and may return false to let `rule`
-/// handle the call.
+/// handle the call. Pending sums are reduced before, since each rank would compute with its summand alone, and round
+/// it.
 struct CurrentRules {
     ShardRule rule;
     ExactRule exact = nullptr;
 
     void operator()(RuleCall& call) const
     {
+        if (exact_mode() && !call.is_view()) call.reduce(call.tensors());
         if (!exact || !exact_mode() || !exact(call)) rule(call);
     }
 };

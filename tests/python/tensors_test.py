@@ -527,5 +527,15 @@ def test_exact_mode_gives_the_same_bits_on_any_cut():
         one_rank = meshard.DeviceMesh.single()
         sums.add(meshard.from_local(x, one_rank, [meshard.Shard(0)]).sum().item())
         assert len(sums) == 1, sums
+        # Rows that are taken by number are pending sums.
+        rows, orders = x.view(100, 10), [torch.randperm(100, generator=seeded(k)) for k in range(3)]
+        for combine in (lambda a, b, c: a.sum(0), lambda a, b, c: a + b + c, lambda a, b, c: rows.t() @ a, lambda a, b, c: a.diff(dim=0).diff(dim=0)):
+            found = []
+            for extents in (uneven(100), uneven(100)[::-1], [0] * (num_ranks() - 1) + [100]):
+                cut = meshard.distribute_tensor(rows, mesh(), [meshard.Shard(0)], extents=[extents]).requires_grad_()
+                made = combine(*(cut[order] for order in orders))
+                made.square().sum().backward()
+                found.append((meshard.full_tensor(made.detach()), meshard.full_tensor(cut.grad)))
+            assert all(torch.equal(ours, first) for others in found for ours, first in zip(others, found[0]))
     finally:
         meshard.set_exact_mode(False)
