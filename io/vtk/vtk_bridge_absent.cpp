@@ -13,15 +13,4 @@ Mesh read_with_vtk(const std::filesystem::path& path)
         path.string());
 }
 
-std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, const ReadOptions&)
-{
-    return {{"", read_with_vtk(path)}};
-}
-
-std::vector<double> times_with_vtk(const std::filesystem::path& path)
-{
-    read_with_vtk(path);  // throws
-    return {};
-}
-
 }  // namespace meshard
