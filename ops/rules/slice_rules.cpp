@@ -1,15 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parts of a dimension: slices, chunks, single entries, and their gradients. A slice of a cut dimension consists of
 // each rank's slice of its own rows; a single entry is sent by its owner.
-#include "ops/rules/layout_cache.h"
+#include "ops/rules/rank_parts.h"
 #include "sharding/tensor/direct_kernel.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
 
 namespace meshard {
 namespace {
+
+// For each device mesh; beyond it all entries are dropped, on every rank in the same call.
+constexpr std::size_t kMaxNotes = 4096;
+
+struct Notes {
+    std::weak_ptr<const DeviceMesh> mesh;
+    std::map<std::vector<std::int64_t>, AxisLayouts> layouts;
+};
+
+std::mutex mutex;
+
+std::map<const DeviceMesh*, Notes>& all_notes()
+{
+    static std::map<const DeviceMesh*, Notes> notes;
+    return notes;
+}
+
+/// Stores the layout of the input of a selection (slice, select, max along a dimension), whose backward operator gets
+/// the sizes of that input but not its layout. Backward rules give their result the stored layout, so that no
+/// redistribution is needed where gradients are added. Any layout would be correct; this one is the cheapest. Keeps the
+/// latest entry for each device mesh and sizes; equal on every rank.
+void store_layout(const at::Tensor& tensor)
+{
+    if (!is_sharded(tensor) || !tensor.requires_grad()) return;
+    const auto& spec = *spec_of(tensor);
+    if (!spec.has_shard() || spec.has_partial()) return;
+    const std::lock_guard lock(mutex);
+    std::erase_if(all_notes(), [](const auto& entry) { return entry.second.mesh.expired(); });
+    auto& notes = all_notes()[spec.device_mesh.get()];
+    notes.mesh = spec.device_mesh;
+    if (notes.layouts.size() >= kMaxNotes) notes.layouts.clear();
+    notes.layouts[tensor.sizes().vec()] = spec.axes;
+}
+
+/// The layouts stored last for these sizes, if any.
+std::optional<AxisLayouts> find_layout(const RuleCall& call, c10::IntArrayRef sizes)
+{
+    const std::lock_guard lock(mutex);
+    const auto notes = all_notes().find(call.device_mesh().get());
+    if (notes == all_notes().end() || notes->second.mesh.expired()) return std::nullopt;
+    const auto found = notes->second.layouts.find(sizes.vec());
+    if (found == notes->second.layouts.end()) return std::nullopt;
+    return found->second;
+}
 
 /// Entries start, start + step, ... below end of a dimension.
 struct Range {
