@@ -66,52 +66,6 @@ MESHARD_INLINE double centred_normal(double x)
     return 0.5 * std::erf(x * (std::numbers::sqrt2 / 2));
 }
 
-template <class T>
-MESHARD_INLINE void add_bias_body(T* y, const T* bias, std::int64_t n, std::int64_t num_channels)
-{
-    for (std::int64_t t = 0; t < n; ++t) {
-#pragma omp simd
-        for (std::int64_t c = 0; c < num_channels; ++c) y[t * num_channels + c] += bias[c];
-    }
-}
-
-template <class T>
-MESHARD_INLINE void add_rows_body(T* y, const T* x, std::int64_t num_rows, std::int64_t n)
-{
-#pragma omp simd
-    for (std::int64_t i = 0; i < num_rows * n; ++i) y[i] += x[i];
-}
-
-template <class T>
-MESHARD_INLINE void divide_rows_body(T* y, const T* x, std::int64_t num_rows, std::int64_t n)
-{
-    for (std::int64_t r = 0; r < num_rows; ++r) {
-#pragma omp simd
-        for (std::int64_t t = 0; t < n; ++t) y[r * n + t] /= x[t];
-    }
-}
-
-template <class T>
-MESHARD_INLINE void add_column_sums_body(T* sums, const T* x, std::int64_t n, std::int64_t num_channels)
-{
-    for (std::int64_t t = 0; t < n; ++t) {
-#pragma omp simd
-        for (std::int64_t c = 0; c < num_channels; ++c) sums[c] += x[t * num_channels + c];
-    }
-}
-
-template <class T>
-MESHARD_INLINE void add_row_sums_body(T* sums, std::int64_t stride, const T* x, std::int64_t num_rows, std::int64_t n)
-{
-    for (std::int64_t r = 0; r < num_rows; ++r) {
-        const T* row = x + r * n;
-        T sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (std::int64_t t = 0; t < n; ++t) sum += row[t];
-        sums[r * stride] += sum;
-    }
-}
-
 /// Layer norm of four points at once, so that their sums are computed in parallel.
 template <class T>
 MESHARD_INLINE void layer_norm_of_four(T* y, T* mean, T* inverse, const T* x, const T* scale, const T* shift,
@@ -142,59 +96,6 @@ MESHARD_INLINE void layer_norm_of_four(T* y, T* mean, T* inverse, const T* x, co
     }
     mean[0] = m0, mean[1] = m1, mean[2] = m2, mean[3] = m3;
     inverse[0] = i0, inverse[1] = i1, inverse[2] = i2, inverse[3] = i3;
-}
-
-template <class T>
-MESHARD_INLINE void layer_norm_body(T* y, T* mean, T* inverse, const T* x, const T* scale, const T* shift,
-                                    std::int64_t n, std::int64_t num_channels, T epsilon)
-{
-    std::int64_t t = 0;
-    for (; t + 4 <= n; t += 4)
-        layer_norm_of_four(y + t * num_channels, mean + t, inverse + t, x + t * num_channels, scale, shift,
-                           num_channels, epsilon);
-    for (; t < n; ++t) {
-        const T* row = x + t * num_channels;
-        T sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-        for (std::int64_t c = 0; c < num_channels; ++c) sum += row[c];
-        const T m = sum / static_cast<T>(num_channels);
-#pragma omp simd reduction(+ : squares)
-        for (std::int64_t c = 0; c < num_channels; ++c) squares += (row[c] - m) * (row[c] - m);
-        const T i = 1 / std::sqrt(squares / static_cast<T>(num_channels) + epsilon);
-#pragma omp simd
-        for (std::int64_t c = 0; c < num_channels; ++c)
-            y[t * num_channels + c] = (row[c] - m) * i * scale[c] + shift[c];
-        mean[t] = m;
-        inverse[t] = i;
-    }
-}
-
-template <class T>
-MESHARD_INLINE void layer_norm_backward_body(T* x_gradient, T* scale_gradient, T* shift_gradient, const T* y_gradient,
-                                             const T* x, const T* mean, const T* inverse, const T* scale,
-                                             std::int64_t n, std::int64_t num_channels)
-{
-    for (std::int64_t t = 0; t < n; ++t) {
-        const T *row = x + t * num_channels, *g = y_gradient + t * num_channels;
-        T* out = x_gradient + t * num_channels;
-        const T m = mean[t], i = inverse[t];
-        T sum = 0, product = 0;
-#pragma omp simd reduction(+ : sum, product)
-        for (std::int64_t c = 0; c < num_channels; ++c) {
-            const T scaled = g[c] * scale[c], normal = (row[c] - m) * i;
-            sum += scaled;
-            product += scaled * normal;
-        }
-        sum /= static_cast<T>(num_channels);
-        product /= static_cast<T>(num_channels);
-#pragma omp simd
-        for (std::int64_t c = 0; c < num_channels; ++c) {
-            const T normal = (row[c] - m) * i;
-            out[c] += i * (g[c] * scale[c] - sum - normal * product);
-            scale_gradient[c] += g[c] * normal;
-            shift_gradient[c] += g[c];
-        }
-    }
 }
 
 // Number of points that stay in the first-level cache from one pass over the rows to the next.
@@ -229,15 +130,6 @@ MESHARD_INLINE void softmax_strip(T* logits, std::int64_t num_rows, std::int64_t
 }
 
 template <class T>
-MESHARD_INLINE void softmax_rows_body(T* logits, std::int64_t num_rows, std::int64_t n)
-{
-    std::int64_t t = 0;
-    for (; t + kStrip <= n; t += kStrip)
-        softmax_strip(logits + t, num_rows, n, kStrip);  // length known at compile time
-    if (t < n) softmax_strip(logits + t, num_rows, n, n - t);
-}
-
-template <class T>
 MESHARD_INLINE void softmax_backward_strip(T* gradient, const T* weights, std::int64_t num_rows, std::int64_t stride,
                                            std::int64_t n)
 {
@@ -253,182 +145,20 @@ MESHARD_INLINE void softmax_backward_strip(T* gradient, const T* weights, std::i
     }
 }
 
-template <class T>
-MESHARD_INLINE void softmax_rows_backward_body(T* gradient, const T* weights, std::int64_t num_rows, std::int64_t n)
-{
-    std::int64_t t = 0;
-    for (; t + kStrip <= n; t += kStrip) softmax_backward_strip(gradient + t, weights + t, num_rows, n, kStrip);
-    if (t < n) softmax_backward_strip(gradient + t, weights + t, num_rows, n, n - t);
-}
-
-template <class T>
-MESHARD_INLINE void gelu_body(T* y, const T* x, std::int64_t count)
-{
-#pragma omp simd
-    for (std::int64_t i = 0; i < count; ++i) y[i] = x[i] * (T(0.5) + centred_normal(x[i]));
-}
-
-template <class T>
-MESHARD_INLINE void gelu_backward_body(T* gradient, T* y, const T* x, std::int64_t count)
-{
-    constexpr T kDensity = std::numbers::inv_sqrtpi_v<T> / std::numbers::sqrt2_v<T>;
-#pragma omp simd
-    for (std::int64_t i = 0; i < count; ++i)
-        y[i] = T(0.5) + centred_normal(x[i]);  // two loops: the compiler does not vectorise a single one
-#pragma omp simd
-    for (std::int64_t i = 0; i < count; ++i) {
-        gradient[i] *= y[i] + kDensity * x[i] * exponential(T(-0.5) * x[i] * x[i]);
-        y[i] *= x[i];
-    }
-}
-
 }  // namespace
+}  // namespace meshard
 
-// A template cannot be compiled for several processors, its specialisations can.
+#define NUMBER float
+#define FOR_EACH_PROCESSOR MESHARD_FOR_EACH_PROCESSOR
+#include "ops/fused/tile_math_body.h"
+#undef NUMBER
+#undef FOR_EACH_PROCESSOR
 
-template <>
-MESHARD_FOR_EACH_PROCESSOR void add_bias(float* y, const float* bias, std::int64_t n, std::int64_t num_channels)
-{
-    add_bias_body(y, bias, n, num_channels);
-}
+#define NUMBER double
+#define FOR_EACH_PROCESSOR
+#include "ops/fused/tile_math_body.h"
 
-template <>
-void add_bias(double* y, const double* bias, std::int64_t n, std::int64_t num_channels)
-{
-    add_bias_body(y, bias, n, num_channels);
-}
-
-template <>
-MESHARD_FOR_EACH_PROCESSOR void add_rows(float* y, const float* x, std::int64_t num_rows, std::int64_t n)
-{
-    add_rows_body(y, x, num_rows, n);
-}
-
-template <>
-void add_rows(double* y, const double* x, std::int64_t num_rows, std::int64_t n)
-{
-    add_rows_body(y, x, num_rows, n);
-}
-
-template <>
-MESHARD_FOR_EACH_PROCESSOR void divide_rows(float* y, const float* x, std::int64_t num_rows, std::int64_t n)
-{
-    divide_rows_body(y, x, num_rows, n);
-}
-
-template <>
-void divide_rows(double* y, const double* x, std::int64_t num_rows, std::int64_t n)
-{
-    divide_rows_body(y, x, num_rows, n);
-}
-
-template <>
-MESHARD_FOR_EACH_PROCESSOR void add_column_sums(float* sums, const float* x, std::int64_t n, std::int64_t num_channels)
-{
-    add_column_sums_body(sums, x, n, num_channels);
-}
-
-template <>
-void add_column_sums(double* sums, const double* x, std::int64_t n, std::int64_t num_channels)
-{
-    add_column_sums_body(sums, x, n, num_channels);
-}
-
-template <>
-MESHARD_FOR_EACH_PROCESSOR void add_row_sums(float* sums, std::int64_t stride, const float* x, std::int64_t num_rows,
-                                             std::int64_t n)
-{
-    add_row_sums_body(sums, stride, x, num_rows, n);
-}
-
-template <>
-void add_row_sums(double* sums, std::int64_t stride, const double* x, std::int64_t num_rows, std::int64_t n)
-{
-    add_row_sums_body(sums, stride, x, num_rows, n);
-}
-
-template <>
-MESHARD_FOR_EACH_PROCESSOR void layer_norm(float* y, float* mean, float* inverse, const float* x, const float* scale,
-                                           const float* shift, std::int64_t n, std::int64_t num_channels,
-                                           double epsilon)
-{
-    layer_norm_body(y, mean, inverse, x, scale, shift, n, num_channels, static_cast<float>(epsilon));
-}
-
-template <>
-void layer_norm(double* y, double* mean, double* inverse, const double* x, const double* scale, const double* shift,
-                std::int64_t n, std::int64_t num_channels, double epsilon)
-{
-    layer_norm_body(y, mean, inverse, x, scale, shift, n, num_channels, static_cast<double>(epsilon));
-}
-
-template <>
-MESHARD_FOR_EACH_PROCESSOR void layer_norm_backward(float* x_gradient, float* scale_gradient, float* shift_gradient,
-                                                    const float* y_gradient, const float* x, const float* mean,
-                                                    const float* inverse, const float* scale, std::int64_t n,
-                                                    std::int64_t num_channels)
-{
-    layer_norm_backward_body(x_gradient, scale_gradient, shift_gradient, y_gradient, x, mean, inverse, scale, n,
-                             num_channels);
-}
-
-template <>
-void layer_norm_backward(double* x_gradient, double* scale_gradient, double* shift_gradient, const double* y_gradient,
-                         const double* x, const double* mean, const double* inverse, const double* scale,
-                         std::int64_t n, std::int64_t num_channels)
-{
-    layer_norm_backward_body(x_gradient, scale_gradient, shift_gradient, y_gradient, x, mean, inverse, scale, n,
-                             num_channels);
-}
-
-template <>
-MESHARD_FOR_EACH_PROCESSOR void softmax_rows(float* logits, std::int64_t num_rows, std::int64_t n)
-{
-    softmax_rows_body(logits, num_rows, n);
-}
-
-template <>
-void softmax_rows(double* logits, std::int64_t num_rows, std::int64_t n)
-{
-    softmax_rows_body(logits, num_rows, n);
-}
-
-template <>
-MESHARD_FOR_EACH_PROCESSOR void softmax_rows_backward(float* gradient, const float* weights, std::int64_t num_rows,
-                                                      std::int64_t n)
-{
-    softmax_rows_backward_body(gradient, weights, num_rows, n);
-}
-
-template <>
-void softmax_rows_backward(double* gradient, const double* weights, std::int64_t num_rows, std::int64_t n)
-{
-    softmax_rows_backward_body(gradient, weights, num_rows, n);
-}
-
-template <>
-MESHARD_FOR_EACH_PROCESSOR void gelu(float* y, const float* x, std::int64_t count)
-{
-    gelu_body(y, x, count);
-}
-
-template <>
-void gelu(double* y, const double* x, std::int64_t count)
-{
-    gelu_body(y, x, count);
-}
-
-template <>
-MESHARD_FOR_EACH_PROCESSOR void gelu_backward(float* gradient, float* y, const float* x, std::int64_t count)
-{
-    gelu_backward_body(gradient, y, x, count);
-}
-
-template <>
-void gelu_backward(double* gradient, double* y, const double* x, std::int64_t count)
-{
-    gelu_backward_body(gradient, y, x, count);
-}
+namespace meshard {
 
 MESHARD_FOR_EACH_PROCESSOR void to_bfloat16(std::uint16_t* y, const float* x, std::int64_t count)
 {
