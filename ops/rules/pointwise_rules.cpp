@@ -482,13 +482,12 @@ struct DirectPointwise<Op, at::Tensor&(at::Tensor&, Args...)> {
     }
 };
 
-template <class Op>
-DirectRegistration direct_pointwise()
+template <class... Op>
+std::array<DirectRegistration, sizeof...(Op)> direct_pointwise()
 {
-    return direct_kernel<Op, &DirectPointwise<Op>::run>(pointwise_rule);
+    return {direct_kernel<Op, &DirectPointwise<Op>::run>(pointwise_rule)...};
 }
 
-/// detach and alias
 template <class Op>
 std::optional<at::Tensor> direct_alias(const at::Tensor& self)
 {
@@ -507,56 +506,14 @@ std::optional<at::Tensor> direct_clone(const at::Tensor& self, std::optional<at:
 }
 
 namespace op = at::_ops;
-const DirectRegistration direct[] = {direct_pointwise<op::add_Tensor>(),
-                                     direct_pointwise<op::sub_Tensor>(),
-                                     direct_pointwise<op::mul_Tensor>(),
-                                     direct_pointwise<op::div_Tensor>(),
-                                     direct_pointwise<op::mul_Scalar>(),
-                                     direct_pointwise<op::div_Scalar>(),
-                                     direct_pointwise<op::rsub_Scalar>(),
-                                     direct_pointwise<op::add__Tensor>(),
-                                     direct_pointwise<op::sub__Tensor>(),
-                                     direct_pointwise<op::mul__Tensor>(),
-                                     direct_pointwise<op::div__Tensor>(),
-                                     direct_pointwise<op::neg>(),
-                                     direct_pointwise<op::exp>(),
-                                     direct_pointwise<op::log>(),
-                                     direct_pointwise<op::sqrt>(),
-                                     direct_pointwise<op::rsqrt>(),
-                                     direct_pointwise<op::reciprocal>(),
-                                     direct_pointwise<op::abs>(),
-                                     direct_pointwise<op::sin>(),
-                                     direct_pointwise<op::cos>(),
-                                     direct_pointwise<op::pow_Tensor_Scalar>(),
-                                     direct_pointwise<op::clamp>(),
-                                     direct_pointwise<op::maximum>(),
-                                     direct_pointwise<op::minimum>(),
-                                     direct_pointwise<op::tanh>(),
-                                     direct_pointwise<op::tanh_backward>(),
-                                     direct_pointwise<op::sigmoid>(),
-                                     direct_pointwise<op::sigmoid_backward>(),
-                                     direct_pointwise<op::relu>(),
-                                     direct_pointwise<op::threshold_backward>(),
-                                     direct_pointwise<op::silu>(),
-                                     direct_pointwise<op::silu_backward>(),
-                                     direct_pointwise<op::gelu>(),
-                                     direct_pointwise<op::gelu_backward>(),
-                                     direct_pointwise<op::leaky_relu>(),
-                                     direct_pointwise<op::leaky_relu_backward>(),
-                                     direct_pointwise<op::where_self>(),
-                                     direct_pointwise<op::masked_fill_Scalar>(),
-                                     direct_pointwise<op::eq_Scalar>(),
-                                     direct_pointwise<op::ne_Scalar>(),
-                                     direct_pointwise<op::lt_Scalar>(),
-                                     direct_pointwise<op::le_Scalar>(),
-                                     direct_pointwise<op::gt_Scalar>(),
-                                     direct_pointwise<op::ge_Scalar>(),
-                                     direct_pointwise<op::eq_Tensor>(),
-                                     direct_pointwise<op::ne_Tensor>(),
-                                     direct_pointwise<op::lt_Tensor>(),
-                                     direct_pointwise<op::le_Tensor>(),
-                                     direct_pointwise<op::gt_Tensor>(),
-                                     direct_pointwise<op::ge_Tensor>()};
+const auto direct = direct_pointwise<
+    op::add_Tensor, op::sub_Tensor, op::mul_Tensor, op::div_Tensor, op::mul_Scalar, op::div_Scalar, op::rsub_Scalar,
+    op::add__Tensor, op::sub__Tensor, op::mul__Tensor, op::div__Tensor, op::neg, op::exp, op::log, op::sqrt, op::rsqrt,
+    op::reciprocal, op::abs, op::sin, op::cos, op::pow_Tensor_Scalar, op::clamp, op::maximum, op::minimum, op::tanh,
+    op::tanh_backward, op::sigmoid, op::sigmoid_backward, op::relu, op::threshold_backward, op::silu, op::silu_backward,
+    op::gelu, op::gelu_backward, op::leaky_relu, op::leaky_relu_backward, op::where_self, op::masked_fill_Scalar,
+    op::eq_Scalar, op::ne_Scalar, op::lt_Scalar, op::le_Scalar, op::gt_Scalar, op::ge_Scalar, op::eq_Tensor,
+    op::ne_Tensor, op::lt_Tensor, op::le_Tensor, op::gt_Tensor, op::ge_Tensor>();
 const DirectRegistration direct_aliases[] = {direct_kernel<op::detach, &direct_alias<op::detach>>(same_value),
                                              direct_kernel<op::alias, &direct_alias<op::alias>>(same_value)};
 const DirectRegistration d_clone = direct_kernel<op::clone, &direct_clone>(pointwise_rule);

@@ -68,6 +68,18 @@ void add_to_plain(RuleCall& call, const at::Tensor& sum)
     call.finish({tensor});
 }
 
+/// Runs the operator, whose first argument is `local`, or with `has_spare_row` a copy with one row more, and returns
+/// what it has written: `tensor` in place, else a new tensor.
+void push_written(RuleCall& call, const at::Tensor& tensor, const at::Tensor& local, std::int64_t dim,
+                  bool has_spare_row, const AxisLayouts& result)
+{
+    auto written = call.run_local()[0].toTensor();
+    if (has_spare_row) written = written.narrow(dim, 0, local.size(dim));
+    if (call.mutated_arg() != 0) return call.push({wrap(written.contiguous(), call.spec(result))});
+    if (has_spare_row) local.copy_(written);
+    call.push({tensor});
+}
+
 /// scatter, scatter_add, scatter_reduce (self, dim, index, src or value, ...), also in place.
 void scatter(RuleCall& call)
 {
@@ -115,11 +127,7 @@ void scatter(RuleCall& call)
     call.arg(0) = row_axis < 0 ? base : with_spare_row(base, dim, target[row_axis], call.coordinate(row_axis), rows);
     call.arg(2) = rows;
     if (values.defined()) call.arg(3) = local_of(with_layouts(call, values, entries));
-    auto written = call.run_local()[0].toTensor();
-    if (row_axis >= 0) written = written.narrow(dim, 0, local.size(dim));
-    if (!in_place) return call.push({wrap(written.contiguous(), call.spec(result))});
-    if (row_axis >= 0) local.copy_(written);
-    call.push({tensor});
+    push_written(call, tensor, local, dim, row_axis >= 0, result);
 }
 
 /// index_add(self, dim, index, source, alpha), also in place; index_copy and index_reduce have the same arguments.
@@ -173,18 +181,13 @@ void index_add(RuleCall& call)
     call.arg(0) = row_axis < 0 ? base : with_spare_row(base, dim, target[row_axis], call.coordinate(row_axis), rows);
     call.arg(2) = rows;
     call.arg(3) = local_of(with_layouts(call, source, added));
-    auto written = call.run_local()[0].toTensor();
-    if (row_axis >= 0) written = written.narrow(dim, 0, local.size(dim));
-    if (!in_place) return call.push({wrap(written.contiguous(), call.spec(result))});
-    if (row_axis >= 0) local.copy_(written);
-    call.push({tensor});
+    push_written(call, tensor, local, dim, row_axis >= 0, result);
 }
 
 /// index_fill(self, dim, index, value), also in place.
 void index_fill(RuleCall& call)
 {
     const auto tensor = call.tensor(0), index = call.tensor(2);
-    const bool in_place = call.mutated_arg() == 0;
     if (!is_sharded(tensor) || tensor.dim() == 0 || index.dim() > 1) return gathered_rule(call);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
     const auto cutting = axes_cutting(call, tensor, {dim});
@@ -201,11 +204,7 @@ void index_fill(RuleCall& call)
     else
         call.arg(0) = local;
     call.arg(2) = rows;
-    auto filled = call.run_local()[0].toTensor();
-    if (!cutting.empty()) filled = filled.narrow(dim, 0, local.size(dim));
-    if (!in_place) return call.push({wrap(filled.contiguous(), spec)});
-    if (!cutting.empty()) local.copy_(filled);
-    call.push({tensor});
+    push_written(call, tensor, local, dim, !cutting.empty(), layouts_of(call, tensor));
 }
 
 const RuleRegistration scatter_rules[] = {
