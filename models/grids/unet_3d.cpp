@@ -2,6 +2,7 @@
 #include "models/grids/unet_3d.h"
 
 #include "models/layers/option_table.h"
+#include "ops/slices/activations.h"
 #include "sharding/memory/recompute.h"
 
 #include <fmt/core.h>
@@ -12,49 +13,39 @@
 #include <torch/nn/modules/normalization.h>
 
 #include <algorithm>
-#include <array>
+#include <iterator>
+#include <string_view>
 
 namespace meshard {
 namespace {
 
-/// Activations with the defaults of torch.nn.functional: `leaky_relu` has another slope than in `Activation`.
+/// Activations of torch.nn.functional that are none of `activation_functions`, or have another constant there.
 struct FunctionalActivation {
-    const char* name;
+    std::string_view name;
     at::Tensor (*apply)(const at::Tensor&);
 };
 
-constexpr std::array kFunctionalActivations{
-    FunctionalActivation{"celu", [](const at::Tensor& x) { return at::celu(x); }},
-    FunctionalActivation{"elu", [](const at::Tensor& x) { return at::elu(x); }},
-    FunctionalActivation{"gelu", [](const at::Tensor& x) { return at::gelu(x); }},
-    FunctionalActivation{"hardsigmoid", [](const at::Tensor& x) { return at::hardsigmoid(x); }},
-    FunctionalActivation{"hardswish", [](const at::Tensor& x) { return at::hardswish(x); }},
-    FunctionalActivation{"hardtanh", [](const at::Tensor& x) { return at::hardtanh(x); }},
-    FunctionalActivation{"leaky_relu", [](const at::Tensor& x) { return at::leaky_relu(x); }},
-    FunctionalActivation{"logsigmoid", [](const at::Tensor& x) { return at::log_sigmoid(x); }},
-    FunctionalActivation{"mish", [](const at::Tensor& x) { return at::mish(x); }},
-    FunctionalActivation{"relu", [](const at::Tensor& x) { return at::relu(x); }},
-    FunctionalActivation{"relu6", [](const at::Tensor& x) { return at::hardtanh(x, 0, 6); }},
-    FunctionalActivation{"selu", [](const at::Tensor& x) { return at::selu(x); }},
-    FunctionalActivation{"sigmoid", [](const at::Tensor& x) { return at::sigmoid(x); }},
-    FunctionalActivation{"silu", [](const at::Tensor& x) { return at::silu(x); }},
-    FunctionalActivation{"softplus", [](const at::Tensor& x) { return at::softplus(x); }},
-    FunctionalActivation{"softsign", [](const at::Tensor& x) { return x / (x.abs() + 1); }},
-    FunctionalActivation{"tanh", [](const at::Tensor& x) { return at::tanh(x); }},
-    FunctionalActivation{"tanhshrink", [](const at::Tensor& x) { return x - at::tanh(x); }},
+constexpr FunctionalActivation kFunctionalActivations[] = {
+    {"hardsigmoid", [](auto& x) { return at::hardsigmoid(x); }},
+    {"hardswish", [](auto& x) { return at::hardswish(x); }},
+    {"leaky_relu", [](auto& x) { return at::leaky_relu(x); }},
+    {"mish", [](auto& x) { return at::mish(x); }},
 };
 
-std::vector<std::string> functional_activations(std::vector<std::string> names = {})
+std::vector<std::string> functional_activations()
 {
+    std::vector<std::string> names{"celu", "elu",     "gelu", "hardtanh", "logsigmoid", "relu", "relu6",
+                                   "selu", "sigmoid", "silu", "softplus", "softsign",   "tanh", "tanhshrink"};
     for (const auto& activation : kFunctionalActivations) names.emplace_back(activation.name);
+    std::ranges::sort(names);
     return names;
 }
 
 at::Tensor activate(const std::string& name, const at::Tensor& x)
 {
     if (name.empty()) return x;
-    return std::ranges::find_if(kFunctionalActivations, [&](const auto& known) { return known.name == name; })
-        ->apply(x);
+    const auto own = std::ranges::find(kFunctionalActivations, name, &FunctionalActivation::name);
+    return own == std::end(kFunctionalActivations) ? find_activation(name)->value(x, {}) : own->apply(x);
 }
 
 torch::nn::Conv3dOptions::padding_mode_t padding_mode_named(const std::string& name)
