@@ -35,6 +35,20 @@ namespace {
 
 using Json = nlohmann::json;
 
+/// Describes a model whose arguments are those of `table`, as `read` reads them.
+template <class Options>
+ModelEntry entry_of(std::string name, std::string class_name, const OptionTable<Options>& table,
+                    Options (*read)(const Json&), std::variant<PointModel, BodyModel, GridModel> kind)
+{
+    return {.name = std::move(name),
+            .class_name = std::move(class_name),
+            .defaults = table.defaults(),
+            .extras = table.extensions(),
+            .options = table.infos(),
+            .check = [read](const Json& arguments) { read(arguments).validate(); },
+            .kind = std::move(kind)};
+}
+
 /// The constants of the case at every point, (B, N, G); without constants ones (B, N, 1), or (B, N, 0) for a model with
 /// a functional_dim of 0.
 at::Tensor constants_of_points(const PointInputs& inputs, std::int64_t functional_dim)
@@ -69,29 +83,16 @@ PointWidths transolver_widths_of(const Json& arguments, std::int64_t /*num_const
             options.time_input};  // a single channel contains ones
 }
 
-void check_transolver(const Json& arguments)
-{
-    transolver_options(arguments).validate();
-}
-
 ModelEntry transolver_entry()
 {
-    const auto& table = transolver_option_table();
-    return {.name = "transolver",
-            .class_name = "Transolver",
-            .defaults = table.defaults(),
-            .extras = table.extensions(),
-            .options = table.infos(),
-            .check = check_transolver,
-            .kind = PointModel{
-                .widths = transolver_widths,
-                .widths_of = transolver_widths_of,
-                .make = transolver_like<Transolver>,
-                .last_layer =
-                    [](const Json& arguments) {
-                        return fmt::format("blocks.{}.ln_mlp2.1", arguments.at("n_layers").get<std::int64_t>() - 1);
-                    },
-            }};
+    return entry_of("transolver", "Transolver", transolver_option_table(), transolver_options,
+                    PointModel{.widths = transolver_widths,
+                               .widths_of = transolver_widths_of,
+                               .make = transolver_like<Transolver>,
+                               .last_layer = [](const Json& arguments) {
+                                   return fmt::format("blocks.{}.ln_mlp2.1",
+                                                      arguments.at("n_layers").get<std::int64_t>() - 1);
+                               }});
 }
 
 ModelEntry flare_entry()
@@ -126,28 +127,21 @@ MadeModel make_geotransolver(const Json& arguments)
 
 ModelEntry geotransolver_entry()
 {
-    const auto& table = geotransolver_option_table();
-    return {
-        .name = "geotransolver",
-        .class_name = "GeoTransolver",
-        .defaults = table.defaults(),
-        .options = table.infos(),
-        .check = [](const Json& arguments) { geotransolver_options(arguments).validate(); },
-        .kind = PointModel{
-            // The geometry consists of the case's own points, as in the reference's recipes for surfaces and volumes.
-            .widths = [](const PointWidths& widths) -> Json {
-                return {{"functional_dim", widths.embedding_dim},
-                        {"out_dim", widths.out_dim},
-                        {"geometry_dim", 3},
-                        {"global_dim", widths.num_constants > 0 ? Json(widths.num_constants) : Json()}};
-            },
-            .widths_of = [](const Json& arguments, std::int64_t /*num_constants*/) -> PointWidths {
-                const auto options = geotransolver_options(arguments);
-                return {options.functional_dim.at(0), options.global_dim, options.out_dim.at(0)};
-            },
-            .make = make_geotransolver,
-            .last_layer = [](const Json&) { return "ln_mlp_out.0.1"; },
-        }};
+    const auto widths = [](const PointWidths& widths) -> Json {
+        return {{"functional_dim", widths.embedding_dim},
+                {"out_dim", widths.out_dim},
+                {"geometry_dim", 3},
+                {"global_dim", widths.num_constants > 0 ? Json(widths.num_constants) : Json()}};
+    };
+    const auto widths_of = [](const Json& arguments, std::int64_t /*num_constants*/) -> PointWidths {
+        const auto options = geotransolver_options(arguments);
+        return {options.functional_dim.at(0), options.global_dim, options.out_dim.at(0)};
+    };
+    return entry_of(
+        "geotransolver", "GeoTransolver", geotransolver_option_table(), geotransolver_options,
+        PointModel{.widths = widths, .widths_of = widths_of, .make = make_geotransolver, .last_layer = [](const Json&) {
+                       return "ln_mlp_out.0.1";
+                   }});
 }
 
 constexpr const char* kNumNeighbors = "num_neighbors";
@@ -258,74 +252,66 @@ MadeModel make_mesh_graph_net(const Json& arguments)
         }};
 }
 
+void check_mesh_graph_net(const Json& arguments)
+{
+    const OptionChecks checks("MeshGraphNet");
+    checks.at_least(1, {{kNumNeighbors, arguments.at(kNumNeighbors).get<std::int64_t>()}});
+    const auto levels = levels_of(arguments);
+    std::int64_t before = 1;
+    for (const auto& size : levels) {
+        if (!size.is_number_integer() || size.get<std::int64_t>() < before)
+            checks.refuse("{} is {}; expected numbers of points, each at least as large as the one before, e.g. "
+                          "[1000, 4000, 16000].",
+                          kLevels, levels.dump());
+        before = size.get<std::int64_t>();
+    }
+    graph_options(arguments).validate();
+}
+
 ModelEntry mesh_graph_net_entry()
 {
-    const auto& table = mesh_graph_net_option_table();
-    auto defaults = table.defaults();
-    defaults[kNumNeighbors] = 6;
-    defaults[kLevels] = Json::array();
-    auto options = table.infos();
-    options.push_back({.name = kNumNeighbors,
-                       .meaning = "nearest points from which each point receives messages",
-                       .bounds = {.least = 1}});
-    options.push_back(
-        {.name = kLevels,
-         .meaning =
-             "numbers of points of graphs on several scales, ascending (X-MeshGraphNet); none: one graph of all points",
-         .bounds = {.least = 1}});
-    return {.name = "meshgraphnet",
-            .class_name = "MeshGraphNet",
-            .defaults = std::move(defaults),
-            .extras = {kLevels},
-            .options = std::move(options),
-            .check =
-                [](const Json& arguments) {
-                    OptionChecks("MeshGraphNet")
-                        .at_least(1, {{kNumNeighbors, arguments.at(kNumNeighbors).get<std::int64_t>()}});
-                    const OptionChecks checks("MeshGraphNet");
-                    const auto levels = levels_of(arguments);
-                    std::int64_t before = 1;
-                    for (const auto& size : levels) {
-                        if (!size.is_number_integer() || size.get<std::int64_t>() < before)
-                            checks.refuse(std::string(kLevels) + " is " + levels.dump() +
-                                          "; expected numbers of points, each at least as large as the one before, "
-                                          "e.g. [1000, 4000, 16000].");
-                        before = size.get<std::int64_t>();
-                    }
-                    graph_options(arguments).validate();
-                },
-            .kind = PointModel{
-                .widths = [](const PointWidths& widths) -> Json {
-                    return {{"input_dim_nodes", widths.embedding_dim + widths.num_constants},
-                            {"input_dim_edges", kEdgeChannels},
-                            {"output_dim", widths.out_dim}};
-                },
-                .widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
-                    const auto options = graph_options(arguments);
-                    if (options.input_dim_edges != kEdgeChannels) {
-                        OptionChecks("MeshGraphNet")
-                            .refuse(
-                                "its edges carry {} numbers; here an edge carries the vector from its target to its "
-                                "source, and its length (4).",
-                                options.input_dim_edges);
-                    }
-                    return {options.input_dim_nodes - num_constants, num_constants, options.output_dim};
-                },
-                .make = make_mesh_graph_net,
-                .has_edges = true,
-                .last_layer =
-                    [](const Json& arguments) {
-                        const auto num_hidden = arguments.at("num_layers_node_decoder").get<std::int64_t>();
-                        return fmt::format("node_decoder.model.{}", 2 * num_hidden);
-                    },
-            }};
+    auto entry = entry_of(
+        "meshgraphnet", "MeshGraphNet", mesh_graph_net_option_table(), mesh_graph_net_options,
+        PointModel{.widths = [](const PointWidths& widths) -> Json {
+                       return {{"input_dim_nodes", widths.embedding_dim + widths.num_constants},
+                               {"input_dim_edges", kEdgeChannels},
+                               {"output_dim", widths.out_dim}};
+                   },
+                   .widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
+                       const auto options = graph_options(arguments);
+                       if (options.input_dim_edges != kEdgeChannels) {
+                           OptionChecks("MeshGraphNet")
+                               .refuse("its edges carry {} numbers; here an edge carries the vector from its target to "
+                                       "its source, and its length (4).",
+                                       options.input_dim_edges);
+                       }
+                       return {options.input_dim_nodes - num_constants, num_constants, options.output_dim};
+                   },
+                   .make = make_mesh_graph_net,
+                   .has_edges = true,
+                   .last_layer =
+                       [](const Json& arguments) {
+                           const auto num_hidden = arguments.at("num_layers_node_decoder").get<std::int64_t>();
+                           return fmt::format("node_decoder.model.{}", 2 * num_hidden);
+                       }});
+    entry.defaults.update({{kNumNeighbors, 6}, {kLevels, Json::array()}});
+    entry.extras = {kLevels};
+    entry.options.push_back({kNumNeighbors, "nearest points from which each point receives messages", {.least = 1}});
+    entry.options.push_back(
+        {kLevels,
+         "numbers of points of graphs on several scales, ascending (X-MeshGraphNet); none: one graph of all points",
+         {.least = 1}});
+    entry.check = check_mesh_graph_net;
+    return entry;
 }
 
 template <class ModelHolder, class Options>
-MadeGridModel on_grids(const Options& options)
+std::function<MadeGridModel(const Json&)> on_grids(Options (*read)(const Json&))
 {
-    ModelHolder model(options);
-    return {model.ptr(), [model](const at::Tensor& grid) mutable { return model->forward(grid); }};
+    return [read](const Json& arguments) -> MadeGridModel {
+        ModelHolder model(read(arguments));
+        return {model.ptr(), [model](const at::Tensor& grid) mutable { return model->forward(grid); }};
+    };
 }
 
 Json channels_of_grids(const GridWidths& widths)
@@ -335,92 +321,64 @@ Json channels_of_grids(const GridWidths& widths)
 
 ModelEntry unet_entry()
 {
-    const auto& table = unet_3d_option_table();
-    auto defaults = table.defaults();
-    defaults["normalization_args"] = nullptr;
-    return {.name = "unet",
-            .class_name = "UNet",
-            .defaults = std::move(defaults),
-            .nullable = {"normalization"},
-            .options = table.infos(),
-            .check = [](const Json& arguments) { unet_3d_options(arguments).validate(); },
-            .kind = GridModel{
-                .widths = channels_of_grids,
-                .make = [](const Json& arguments) { return on_grids<UNet3d>(unet_3d_options(arguments)); },
-                .directions = {3},
-                .rows_together =
-                    [](const Json& arguments) {
-                        return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("model_depth"), 1, 16) >> 1;
-                    },
-                .reads_neighbors = true,
-            }};
+    auto entry = entry_of(
+        "unet", "UNet", unet_3d_option_table(), unet_3d_options,
+        GridModel{.widths = channels_of_grids,
+                  .make = on_grids<UNet3d>(unet_3d_options),
+                  .directions = {3},
+                  .rows_together =
+                      [](const Json& arguments) {
+                          return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("model_depth"), 1, 16) >> 1;
+                      },
+                  .reads_neighbors = true});
+    entry.defaults["normalization_args"] = nullptr;
+    entry.nullable = {"normalization"};
+    return entry;
 }
 
 ModelEntry unet_2d_entry()
 {
-    const auto& table = unet_option_table();
-    return {.name = "unet2d",
-            .class_name = "UNet2d",
-            .defaults = table.defaults(),
-            .options = table.infos(),
-            .check = [](const Json& arguments) { unet_options(arguments).validate(); },
-            .kind = GridModel{
-                .widths = channels_of_grids,
-                .make = [](const Json& arguments) { return on_grids<UNet>(unet_options(arguments)); },
-                .directions = {2},
-                .rows_together =
-                    [](const Json& arguments) {
-                        return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("depth"), 0, 16);
-                    },
-                .reads_neighbors = true,
-            }};
+    return entry_of("unet2d", "UNet2d", unet_option_table(), unet_options,
+                    GridModel{.widths = channels_of_grids,
+                              .make = on_grids<UNet>(unet_options),
+                              .directions = {2},
+                              .rows_together =
+                                  [](const Json& arguments) {
+                                      return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("depth"), 0, 16);
+                                  },
+                              .reads_neighbors = true});
 }
 
 ModelEntry vision_transformer_entry()
 {
-    const auto& table = vision_transformer_option_table();
-    return {.name = "vit",
-            .class_name = "VisionTransformer",
-            .defaults = table.defaults(),
-            .options = table.infos(),
-            .check = [](const Json& arguments) { vision_transformer_options(arguments).validate(); },
-            .kind = GridModel{
-                .widths = [](const GridWidths& widths) -> Json {
-                    auto arguments = channels_of_grids(widths);
-                    arguments["height"] = widths.extents.at(0);
-                    arguments["width"] = widths.extents.at(1);
-                    return arguments;
-                },
-                .make =
-                    [](const Json& arguments) {
-                        return on_grids<VisionTransformer>(vision_transformer_options(arguments));
-                    },
-                .directions = {2},
-                .rows_together =
-                    [](const Json& arguments) { return std::max<std::int64_t>(1, arguments.at("patch_size")); },
-            }};
+    return entry_of(
+        "vit", "VisionTransformer", vision_transformer_option_table(), vision_transformer_options,
+        GridModel{.widths = [](const GridWidths& widths) -> Json {
+                      auto arguments = channels_of_grids(widths);
+                      arguments["height"] = widths.extents.at(0);
+                      arguments["width"] = widths.extents.at(1);
+                      return arguments;
+                  },
+                  .make = on_grids<VisionTransformer>(vision_transformer_options),
+                  .directions = {2},
+                  .rows_together =
+                      [](const Json& arguments) { return std::max<std::int64_t>(1, arguments.at("patch_size")); }});
 }
 
 ModelEntry fno_entry()
 {
-    const auto& table = fno_option_table();
-    return {.name = "fno",
-            .class_name = "FNO",
-            .defaults = table.defaults(),
-            .options = table.infos(),
-            .check = [](const Json& arguments) { fno_options(arguments).validate(); },
-            .share_parameters = share_modes,
-            .spelled_out = with_modes_of_each_direction,
-            .kind = GridModel{
-                .widths = [](const GridWidths& widths) -> Json {
-                    auto arguments = channels_of_grids(widths);
-                    arguments["dimension"] = widths.extents.size();
-                    return arguments;
-                },
-                .make = [](const Json& arguments) { return on_grids<Fno>(fno_options(arguments)); },
-                .directions = {2, 3},
-                .per_direction = {"num_fno_modes", "padding"},
-            }};
+    auto entry = entry_of("fno", "FNO", fno_option_table(), fno_options,
+                          GridModel{.widths = [](const GridWidths& widths) -> Json {
+                                        auto arguments = channels_of_grids(widths);
+                                        arguments["dimension"] = widths.extents.size();
+                                        return arguments;
+                                    },
+                                    .make = on_grids<Fno>(fno_options),
+                                    .directions = {2, 3},
+                                    .per_direction = {"num_fno_modes", "padding"}});
+    entry.share_parameters = share_modes;
+    entry.spelled_out = with_modes_of_each_direction;
+    return entry;
 }
 
 constexpr const char* kAttentionWindow = "attn_kernel";  // nested in attn_kwargs
@@ -454,45 +412,44 @@ Json edm_arguments(const Json& of_dit)
     return {{"model", {{"__name__", "ConcatConditionWrapper"}, {"__args__", {{"model", dit}}}}}};
 }
 
+MadeGridModel make_dit(const Json& arguments)
+{
+    Dit model(dit_options(arguments));
+    return {model.ptr(), [model](const at::Tensor& image) mutable {
+                const auto batch = image.size(0), numbers = model->options().condition_dim;
+                const auto options = image.options().requires_grad(false);
+                return model->forward(image, torch::zeros({batch}, options),
+                                      numbers > 0 ? torch::zeros({batch, numbers}, options) : at::Tensor());
+            }};
+}
+
 ModelEntry dit_entry()
 {
-    auto options = dit_option_table().infos();
-    options.push_back({kAttentionWindow,
-                       "rows and columns of a token's window",
-                       {.least = 1},
-                       "attention_backend=natten2d|natten2d_rope"});
-    return {.name = "dit",
-            .class_name = "DiT",
-            .defaults = to_json(DitOptions()),
-            .options = std::move(options),
-            .short_names = {{kAttentionWindow, DitAttentionOptions().attn_kernel}},
-            .check = [](const Json& arguments) { dit_options(arguments).validate(); },
-            .spelled_out = spelled_out_dit,
-            .kind = GridModel{
-                .widths = [](const GridWidths& widths) -> Json {
-                    auto arguments = channels_of_grids(widths);
-                    arguments["input_size"] = widths.extents;
-                    return arguments;
-                },
-                .make = [](const Json& arguments) -> MadeGridModel {
-                    Dit model(dit_options(arguments));
-                    return {model.ptr(), [model](const at::Tensor& image) mutable {
-                                const auto batch = image.size(0), numbers = model->options().condition_dim;
-                                const auto options = image.options().requires_grad(false);
-                                return model->forward(image, torch::zeros({batch}, options),
-                                                      numbers > 0 ? torch::zeros({batch, numbers}, options)
-                                                                  : at::Tensor());
-                            }};
-                },
-                .directions = {2},
-                .per_direction = {"patch_size"},
-                .rows_together = rows_of_patches,
-                .denoiser = [](const Json& arguments) -> std::pair<std::string, Json> {
-                    auto of_edm = edm_arguments(arguments);
-                    of_edm["sigma_data"] = 1.0;  // what is learnt is normalised
-                    return {"EDMPreconditioner", of_edm};
-                },
-            }};
+    const auto widths = [](const GridWidths& widths) -> Json {
+        auto arguments = channels_of_grids(widths);
+        arguments["input_size"] = widths.extents;
+        return arguments;
+    };
+    const auto denoiser = [](const Json& arguments) -> std::pair<std::string, Json> {
+        auto of_edm = edm_arguments(arguments);
+        of_edm["sigma_data"] = 1.0;  // what is learnt is normalised
+        return {"EDMPreconditioner", of_edm};
+    };
+    auto entry = entry_of("dit", "DiT", dit_option_table(), dit_options,
+                          GridModel{.widths = widths,
+                                    .make = make_dit,
+                                    .directions = {2},
+                                    .per_direction = {"patch_size"},
+                                    .rows_together = rows_of_patches,
+                                    .denoiser = denoiser});
+    entry.defaults = to_json(DitOptions());
+    entry.options.push_back({kAttentionWindow,
+                             "rows and columns of a token's window",
+                             {.least = 1},
+                             "attention_backend=natten2d|natten2d_rope"});
+    entry.short_names = {{kAttentionWindow, DitAttentionOptions().attn_kernel}};
+    entry.spelled_out = spelled_out_dit;
+    return entry;
 }
 
 /// The grid's channels are the noisy ones, then those of the condition image; the level of the noise is 1.
@@ -533,54 +490,50 @@ ModelEntry edm_entry()
             }};
 }
 
+MadeModel make_figconv_unet(const Json& arguments)
+{
+    FigConvUNet model(figconv_unet_options(arguments));
+    return {model.ptr(), [model](const PointInputs& inputs) mutable {
+                at::Tensor features;
+                if (model->options().has_input_features) {
+                    features = inputs.embedding;
+                    if (inputs.constants.defined())
+                        features = torch::cat(
+                            {features, torch::ones_like(features.narrow(-1, 0, 1)) * inputs.constants.unsqueeze(1)},
+                            -1);
+                }
+                return model->forward(inputs.positions, features).points;
+            }};
+}
+
 ModelEntry figconv_unet_entry()
 {
-    const auto& table = figconv_unet_option_table();
-    auto defaults = to_json(FigConvUNetOptions());
-    defaults["voxel_size"] = nullptr;
-    auto options = table.infos();
-    options.push_back({"grid_resolution", "vertices of the grids along x, y and z", {.least = 2}});
-    options.push_back({"plane_resolution",
-                       "vertices along x of the grid that is coarse along x, the same of y and of z",
-                       {.least = 1}});
-    for (const char* of_all_levels : {"num_down_blocks", "num_up_blocks"}) defaults[of_all_levels] = Json::array({1});
-    return {
-        .name = "figconvunet",
-        .class_name = "FIGConvUNet",
-        .defaults = std::move(defaults),
-        .options = std::move(options),
-        .short_names = {{"grid_resolution", {128, 128, 128}}, {"plane_resolution", {2, 2, 2}}},
-        .check = [](const Json& arguments) { figconv_unet_options(arguments).validate(); },
-        .spelled_out =
-            [](Json arguments) { return with_planes_of_resolutions(with_blocks_of_each_level(std::move(arguments))); },
-        .kind =
-            PointModel{
-                .widths = [](const PointWidths& widths) -> Json {
-                    return {{"in_channels", widths.embedding_dim + widths.num_constants},
-                            {"out_channels", widths.out_dim},
-                            {"has_input_features", true},
-                            {"use_scalar_output", false}};
-                },
-                .widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
-                    const auto options = figconv_unet_options(arguments);
-                    if (!options.has_input_features) return {3, 0, options.out_channels};
-                    return {options.in_channels - num_constants, num_constants, options.out_channels};
-                },
-                .make = [](const Json& arguments) -> MadeModel {
-                    FigConvUNet model(figconv_unet_options(arguments));
-                    return {model.ptr(), [model](const PointInputs& inputs) mutable {
-                                at::Tensor features;
-                                if (model->options().has_input_features) {
-                                    features = inputs.embedding;
-                                    if (inputs.constants.defined())
-                                        features = torch::cat({features, torch::ones_like(features.narrow(-1, 0, 1)) *
-                                                                             inputs.constants.unsqueeze(1)},
-                                                              -1);
-                                }
-                                return model->forward(inputs.positions, features).points;
-                            }};
-                },
-            }};
+    const auto widths = [](const PointWidths& widths) -> Json {
+        return {{"in_channels", widths.embedding_dim + widths.num_constants},
+                {"out_channels", widths.out_dim},
+                {"has_input_features", true},
+                {"use_scalar_output", false}};
+    };
+    const auto widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
+        const auto options = figconv_unet_options(arguments);
+        if (!options.has_input_features) return {3, 0, options.out_channels};
+        return {options.in_channels - num_constants, num_constants, options.out_channels};
+    };
+    auto entry = entry_of("figconvunet", "FIGConvUNet", figconv_unet_option_table(), figconv_unet_options,
+                          PointModel{.widths = widths, .widths_of = widths_of, .make = make_figconv_unet});
+    entry.defaults = to_json(FigConvUNetOptions());
+    entry.defaults["voxel_size"] = nullptr;
+    for (const char* of_all_levels : {"num_down_blocks", "num_up_blocks"})
+        entry.defaults[of_all_levels] = Json::array({1});
+    entry.options.push_back({"grid_resolution", "vertices of the grids along x, y and z", {.least = 2}});
+    entry.options.push_back({"plane_resolution",
+                             "vertices along x of the grid that is coarse along x, the same of y and of z",
+                             {.least = 1}});
+    entry.short_names = {{"grid_resolution", {128, 128, 128}}, {"plane_resolution", {2, 2, 2}}};
+    entry.spelled_out = [](Json arguments) {
+        return with_planes_of_resolutions(with_blocks_of_each_level(std::move(arguments)));
+    };
+    return entry;
 }
 
 }  // namespace
