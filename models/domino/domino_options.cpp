@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <map>
 #include <set>
 
 namespace meshard {
@@ -15,47 +16,67 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kDomino = "DoMINO";
+constexpr const char* kParameters = "model_parameters";
 
-/// Reads the entries of an object, all of which must exist, and refuses others.
-class RequiredKeys {
+/// Reads or writes the entries of an object. An object that is read has all of them and no others.
+class ParameterKeys {
 public:
-    RequiredKeys(const Json& object, std::string where) : object_(object), where_(std::move(where))
+    explicit ParameterKeys(Json& object) : to_(&object) {}
+
+    ParameterKeys(const Json& object, std::string where) : from_(&object), where_(std::move(where))
     {
         if (!object.is_object())
             throw InvalidInput("{}: {} cannot be {}; expected keys with values.", kDomino, where_, object.dump());
     }
 
-    /// Sets `target` to the value of `key`, which must have its type.
+    /// An entry that must have the type of `value`.
     template <class Value>
-    RequiredKeys& read(const char* key, Value& target)
+    ParameterKeys& key(const char* name, Value& value)
     {
-        const auto& value = find(key);
+        if (to_) {
+            (*to_)[name] = value;
+            return *this;
+        }
+        const auto& given = find(name);
         try {
             if constexpr (std::is_same_v<Value, std::int64_t>) {
-                if (!value.is_number_integer()) throw InvalidInput("");
+                if (!given.is_number_integer()) throw InvalidInput("");
             } else if constexpr (std::is_same_v<Value, bool>) {
-                if (!value.is_boolean()) throw InvalidInput("");
+                if (!given.is_boolean()) throw InvalidInput("");
             }
-            target = value.template get<Value>();
+            given.get_to(value);
         } catch (const std::exception&) {
-            throw InvalidInput("{}: {}.{} cannot be {}; expected as in {}.", kDomino, where_, key, value.dump(),
-                               Json(Value(target)).dump());
+            throw InvalidInput("{}: {}.{} cannot be {}; expected as in {}.", kDomino, where_, name, given.dump(),
+                               Json(value).dump());
         }
         return *this;
     }
 
-    RequiredKeys below(const char* key) { return {find(key), where_ + "." + key}; }
-
-    /// Ignores a key that has no effect; it may be absent.
-    RequiredKeys& pass_over(const char* key)
+    /// An entry without effect, which may be absent.
+    ParameterKeys& neutral(const char* name, const Json& written)
     {
-        known_.insert(key);
+        if (to_) (*to_)[name] = written;
+        known_.insert(name);
         return *this;
+    }
+
+    /// An entry that is an object, whose entries `describe` names.
+    template <class Describe>
+    void below(const char* name, const Describe& describe)
+    {
+        if (to_) {
+            ParameterKeys keys((*to_)[name]);
+            describe(keys);
+            return;
+        }
+        ParameterKeys keys(find(name), where_ + "." + name);
+        describe(keys);
+        keys.refuse_others();
     }
 
     void refuse_others() const
     {
-        for (const auto& [name, unused] : object_.items()) {
+        for (const auto& [name, unused] : from_->items()) {
             if (known_.contains(name)) continue;
             throw InvalidInput("{}: {} has no key '{}'.{}", kDomino, where_, name,
                                suggestion(name, std::vector<std::string>(known_.begin(), known_.end())));
@@ -66,98 +87,89 @@ private:
     const Json& find(const char* key)
     {
         known_.insert(key);
-        const auto found = object_.find(key);
-        if (found == object_.end())
+        const auto found = from_->find(key);
+        if (found == from_->end())
             throw InvalidInput("{}: {} has no '{}'; where model_parameters are given, every key must be there.",
                                kDomino, where_, key);
         return *found;
     }
 
-    const Json& object_;
+    Json* to_ = nullptr;
+    const Json* from_ = nullptr;
     std::string where_;
     std::set<std::string> known_;
 };
 
-void read_parameters(const Json& parameters, DominoOptions& options)
+void describe(ParameterKeys& keys, GeometryOptions& geometry)
 {
-    RequiredKeys all(parameters, "model_parameters");
-    std::string mode = "two-loop";
-    all.read("interp_res", options.grid)
-        .read("use_sdf_in_basis_func", options.use_sdf_in_basis_func)
-        .read("num_neighbors_surface", options.num_neighbors_surface)
-        .read("num_neighbors_volume", options.num_neighbors_volume)
-        .read("use_surface_normals", options.use_surface_normals)
-        .read("use_surface_area", options.use_surface_area)
-        .read("encode_parameters", options.encode_parameters)
-        .read("combine_volume_surface", options.combine_volume_surface)
-        .read("geometry_encoding_type", options.geometry_encoding_type)
-        .read("solution_calculation_mode", mode);
-    OptionChecks(kDomino).one_of("solution_calculation_mode", mode, {"one-loop", "two-loop"});
-    for (const char* neutral : {"model_type", "activation", "positional_encoding", "surface_neighbors"})
-        all.pass_over(neutral);
-    if (const auto found = parameters.find("return_volume_neighbors"); found != parameters.end() && *found != false)
-        throw InvalidInput("{}: return_volume_neighbors is not supported; leave it out or set it to false.", kDomino);
-    all.pass_over("return_volume_neighbors");
+    keys.below("geo_conv", [&](ParameterKeys& conv) {
+        conv.key("base_neurons", geometry.base_neurons)
+            .key("base_neurons_in", geometry.base_neurons_in)
+            .key("base_neurons_out", geometry.base_neurons_out)
+            .key("volume_hops", geometry.volume_hops)
+            .key("surface_hops", geometry.surface_hops)
+            .key("volume_radii", geometry.volume.radii)
+            .key("volume_neighbors_in_radius", geometry.volume.neighbors)
+            .key("surface_radii", geometry.surface.radii)
+            .key("surface_neighbors_in_radius", geometry.surface.neighbors)
+            .key("activation", geometry.activation)
+            .key("fourier_features", geometry.fourier_features)
+            .key("num_modes", geometry.num_modes);
+    });
+    keys.below("geo_processor", [&](ParameterKeys& processor) {
+        processor.key("base_filters", geometry.base_filters)
+            .key("activation", geometry.processor_activation)
+            .key("processor_type", geometry.processor_type)
+            .key("self_attention", geometry.self_attention)
+            .key("cross_attention", geometry.cross_attention)
+            .key("volume_sdf_scaling_factor", geometry.volume_sdf_scales)
+            .key("surface_sdf_scaling_factor", geometry.surface_sdf_scales);
+    });
+    keys.neutral("base_filters", geometry.base_filters);
+}
 
-    auto& geometry = options.geometry;
-    auto rep = all.below("geometry_rep");
-    auto conv = rep.below("geo_conv");
-    conv.read("base_neurons", geometry.base_neurons)
-        .read("base_neurons_in", geometry.base_neurons_in)
-        .read("base_neurons_out", geometry.base_neurons_out)
-        .read("volume_hops", geometry.volume_hops)
-        .read("surface_hops", geometry.surface_hops)
-        .read("volume_radii", geometry.volume.radii)
-        .read("volume_neighbors_in_radius", geometry.volume.neighbors)
-        .read("surface_radii", geometry.surface.radii)
-        .read("surface_neighbors_in_radius", geometry.surface.neighbors)
-        .read("activation", geometry.activation)
-        .read("fourier_features", geometry.fourier_features)
-        .read("num_modes", geometry.num_modes)
-        .refuse_others();
-    auto processor = rep.below("geo_processor");
-    processor.read("base_filters", geometry.base_filters)
-        .read("activation", geometry.processor_activation)
-        .read("processor_type", geometry.processor_type)
-        .read("self_attention", geometry.self_attention)
-        .read("cross_attention", geometry.cross_attention)
-        .read("volume_sdf_scaling_factor", geometry.volume_sdf_scales)
-        .read("surface_sdf_scaling_factor", geometry.surface_sdf_scales)
-        .refuse_others();
-    rep.pass_over("base_filters").refuse_others();
-    auto local = all.below("geometry_local");
-    local.read("volume_neighbors_in_radius", options.volume_local.neighbors)
-        .read("surface_neighbors_in_radius", options.surface_local.neighbors)
-        .read("volume_radii", options.volume_local.radii)
-        .read("surface_radii", options.surface_local.radii)
-        .pass_over("base_layer")
-        .refuse_others();
-    const auto network = [&](const char* key, const char* width, PointNetworkOptions& target) {
-        auto keys = all.below(key);
-        keys.read(width, target.width)
-            .read("fourier_features", target.fourier_features)
-            .read("num_modes", target.num_modes)
-            .read("activation", target.activation)
-            .refuse_others();
+/// Names all of `model_parameters`.
+void describe(ParameterKeys& keys, DominoOptions& options)
+{
+    std::string mode = "two-loop";
+    keys.key("interp_res", options.grid)
+        .key("use_sdf_in_basis_func", options.use_sdf_in_basis_func)
+        .key("num_neighbors_surface", options.num_neighbors_surface)
+        .key("num_neighbors_volume", options.num_neighbors_volume)
+        .key("use_surface_normals", options.use_surface_normals)
+        .key("use_surface_area", options.use_surface_area)
+        .key("encode_parameters", options.encode_parameters)
+        .key("combine_volume_surface", options.combine_volume_surface)
+        .key("geometry_encoding_type", options.geometry_encoding_type)
+        .key("solution_calculation_mode", mode)
+        .neutral("model_type", "combined")
+        .neutral("activation", "gelu")
+        .neutral("positional_encoding", false)
+        .neutral("surface_neighbors", true);
+    OptionChecks(kDomino).one_of("solution_calculation_mode", mode, {"one-loop", "two-loop"});
+    keys.below("geometry_rep", [&](ParameterKeys& rep) { describe(rep, options.geometry); });
+    keys.below("geometry_local", [&](ParameterKeys& local) {
+        local.key("volume_neighbors_in_radius", options.volume_local.neighbors)
+            .key("surface_neighbors_in_radius", options.surface_local.neighbors)
+            .key("volume_radii", options.volume_local.radii)
+            .key("surface_radii", options.surface_local.radii)
+            .neutral("base_layer", 512);
+    });
+    const auto network = [&](const char* name, const char* width, PointNetworkOptions& of_points) {
+        keys.below(name, [&](ParameterKeys& of_network) {
+            of_network.key(width, of_points.width)
+                .key("fourier_features", of_points.fourier_features)
+                .key("num_modes", of_points.num_modes)
+                .key("activation", of_points.activation);
+        });
     };
     network("nn_basis_functions", "base_layer", options.basis);
     network("position_encoder", "base_neurons", options.position);
     network("parameter_model", "base_layer", options.parameters);
-    auto aggregation = all.below("aggregation_model");
-    aggregation.read("base_layer", options.aggregation_width)
-        .read("activation", options.aggregation_activation)
-        .refuse_others();
-    auto local_conv = all.below("local_point_conv");
-    local_conv.read("activation", options.local_activation).refuse_others();
-    all.refuse_others();
-}
-
-Json written(const PointNetworkOptions& network, const char* width)
-{
-    return {{width, network.width},
-            {"fourier_features", network.fourier_features},
-            {"num_modes", network.num_modes},
-            {"activation", network.activation}};
+    keys.below("aggregation_model", [&](ParameterKeys& aggregation) {
+        aggregation.key("base_layer", options.aggregation_width).key("activation", options.aggregation_activation);
+    });
+    keys.below("local_point_conv", [&](ParameterKeys& conv) { conv.key("activation", options.local_activation); });
 }
 
 }  // namespace
@@ -227,87 +239,51 @@ void DominoOptions::validate() const
 DominoOptions domino_options(const nlohmann::json& arguments)
 {
     DominoOptions options;
-    static const std::set<std::string> names{"input_features", "output_features_vol", "output_features_surf",
-                                             "global_features", "model_parameters"};
+    static const std::map<std::string, std::int64_t DominoOptions::*> numbers{
+        {"input_features", &DominoOptions::input_features},
+        {"output_features_vol", &DominoOptions::output_features_vol},
+        {"output_features_surf", &DominoOptions::output_features_surf},
+        {"global_features", &DominoOptions::global_features}};
     for (const auto& [name, value] : arguments.items()) {
-        if (!names.contains(name)) {
-            throw InvalidInput("{}: there is no argument '{}'.{}", kDomino, name,
-                               suggestion(name, std::vector<std::string>(names.begin(), names.end())));
+        const auto number = numbers.find(name);
+        if (number == numbers.end() && name != kParameters) {
+            std::vector<std::string> names{kParameters};
+            for (const auto& known : numbers) names.push_back(known.first);
+            throw InvalidInput("{}: there is no argument '{}'.{}", kDomino, name, suggestion(name, names));
         }
         if (value.is_null()) continue;
-        if (name == "model_parameters") {
-            read_parameters(value, options);
+        if (number != numbers.end()) {
+            if (!value.is_number_integer())
+                throw InvalidInput("{}: {} cannot be {}; expected a whole number.", kDomino, name, value.dump());
+            value.get_to(options.*number->second);
             continue;
         }
-        if (!value.is_number_integer())
-            throw InvalidInput("{}: {} cannot be {}; expected a whole number.", kDomino, name, value.dump());
-        const auto number = value.get<std::int64_t>();
-        if (name == "input_features") options.input_features = number;
-        if (name == "output_features_vol") options.output_features_vol = number;
-        if (name == "output_features_surf") options.output_features_surf = number;
-        if (name == "global_features") options.global_features = number;
+        auto parameters = value;
+        if (const auto found = parameters.find("return_volume_neighbors"); found != parameters.end()) {
+            if (*found != false)
+                throw InvalidInput("{}: return_volume_neighbors is not supported; leave it out or set it to false.",
+                                   kDomino);
+            parameters.erase(found);
+        }
+        ParameterKeys keys(parameters, kParameters);
+        describe(keys, options);
+        keys.refuse_others();
     }
     return options;
 }
 
 nlohmann::json to_json(const DominoOptions& options)
 {
-    const auto& geometry = options.geometry;
     const auto or_null = [](std::int64_t count) { return count > 0 ? Json(count) : Json(); };
-    const Json parameters{{"model_type", "combined"},
-                          {"activation", "gelu"},
-                          {"interp_res", options.grid},
-                          {"use_sdf_in_basis_func", options.use_sdf_in_basis_func},
-                          {"positional_encoding", false},
-                          {"surface_neighbors", true},
-                          {"num_neighbors_surface", options.num_neighbors_surface},
-                          {"num_neighbors_volume", options.num_neighbors_volume},
-                          {"use_surface_normals", options.use_surface_normals},
-                          {"use_surface_area", options.use_surface_area},
-                          {"encode_parameters", options.encode_parameters},
-                          {"combine_volume_surface", options.combine_volume_surface},
-                          {"geometry_encoding_type", options.geometry_encoding_type},
-                          {"solution_calculation_mode", "two-loop"},
-                          {"geometry_rep",
-                           {{"geo_conv",
-                             {{"base_neurons", geometry.base_neurons},
-                              {"base_neurons_in", geometry.base_neurons_in},
-                              {"base_neurons_out", geometry.base_neurons_out},
-                              {"volume_hops", geometry.volume_hops},
-                              {"surface_hops", geometry.surface_hops},
-                              {"volume_radii", geometry.volume.radii},
-                              {"volume_neighbors_in_radius", geometry.volume.neighbors},
-                              {"surface_radii", geometry.surface.radii},
-                              {"surface_neighbors_in_radius", geometry.surface.neighbors},
-                              {"activation", geometry.activation},
-                              {"fourier_features", geometry.fourier_features},
-                              {"num_modes", geometry.num_modes}}},
-                            {"geo_processor",
-                             {{"base_filters", geometry.base_filters},
-                              {"activation", geometry.processor_activation},
-                              {"processor_type", geometry.processor_type},
-                              {"self_attention", geometry.self_attention},
-                              {"cross_attention", geometry.cross_attention},
-                              {"volume_sdf_scaling_factor", geometry.volume_sdf_scales},
-                              {"surface_sdf_scaling_factor", geometry.surface_sdf_scales}}},
-                            {"base_filters", geometry.base_filters}}},
-                          {"geometry_local",
-                           {{"base_layer", 512},
-                            {"volume_neighbors_in_radius", options.volume_local.neighbors},
-                            {"surface_neighbors_in_radius", options.surface_local.neighbors},
-                            {"volume_radii", options.volume_local.radii},
-                            {"surface_radii", options.surface_local.radii}}},
-                          {"nn_basis_functions", written(options.basis, "base_layer")},
-                          {"position_encoder", written(options.position, "base_neurons")},
-                          {"parameter_model", written(options.parameters, "base_layer")},
-                          {"aggregation_model",
-                           {{"base_layer", options.aggregation_width}, {"activation", options.aggregation_activation}}},
-                          {"local_point_conv", {{"activation", options.local_activation}}}};
+    Json parameters;
+    ParameterKeys keys(parameters);
+    auto written = options;
+    describe(keys, written);
     return {{"input_features", options.input_features},
             {"output_features_vol", or_null(options.output_features_vol)},
             {"output_features_surf", or_null(options.output_features_surf)},
             {"global_features", options.global_features},
-            {"model_parameters", parameters}};
+            {kParameters, parameters}};
 }
 
 }  // namespace meshard
