@@ -2,7 +2,7 @@
 #pragma once
 
 #include "models/layers/concrete_dropout.h"
-#include "models/layers/row_dropout.h"
+#include "models/layers/random_draws.h"
 #include "models/transolver/flare_attention.h"
 #include "models/transolver/slice_projection.h"
 

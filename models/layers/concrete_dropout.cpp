@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/concrete_dropout.h"
 
-#include "models/layers/row_dropout.h"
+#include "models/layers/random_draws.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "models/layers/option_checks.h"
-#include "models/layers/option_info.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 

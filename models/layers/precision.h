@@ -15,7 +15,7 @@ enum class Precision : std::uint8_t {
     Float32,
     BFloat16,  ///< LibTorch's autocast: products take bfloat16, and what is stored for each point is bfloat16
     Float16,   ///< the same with float16, whose range is small: the loss needs a scale
-               ///< (apps/learning/training/loss_scaling.h)
+               ///< (apps/learning/training/weight_update.h)
     /// Products in single precision may round their factors to 10 bits, which is faster on GPUs; CPUs do not round
     /// them.
     TF32

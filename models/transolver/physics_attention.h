@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "models/layers/row_dropout.h"
+#include "models/layers/random_draws.h"
 #include "models/transolver/slice_projection.h"
 
 #include <torch/nn/modules/linear.h>

@@ -2,7 +2,6 @@
 #include "io/checkpoints/model_checkpoint.h"
 #include "models/diffusion/edm_preconditioner.h"
 #include "models/diffusion/edm_sampling.h"
-#include "models/diffusion/grid_noise.h"
 #include "partition/error.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/random_draws.h"
-#include "models/layers/row_dropout.h"
 #include "models/registry/registry.h"
 #include "sharding/exchange/row_routes.h"
 #include "sharding/tensor/shard_tensor.h"
