@@ -3,7 +3,7 @@
 
 #include "io/bytes/ascii_numbers.h"
 #include "io/bytes/atomic_file.h"
-#include "io/bytes/comma_separated.h"
+#include "io/bytes/csv_table.h"
 #include "io/bytes/file_pattern.h"
 #include "io/bytes/mapped_file.h"
 #include "io/collection_reader.h"
@@ -19,6 +19,7 @@
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -412,27 +413,17 @@ private:
         std::ifstream stream(table.path);
         if (!stream) throw IoError("{} cannot be read. It is relative to {}.", where, root_.string());
         if (lower_extension(table.path) != ".csv") throw IoError("{} must be a .csv file.", where);
-        std::string line;
-        std::getline(stream, line);
-        if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);  // spreadsheets write a byte order mark
-        const auto columns = comma_separated(line, where + ", line 1");
+        const auto csv = read_csv(stream, where);
         const auto column = [&](const char* wanted) {
-            const auto found = std::ranges::find(columns, wanted);
-            if (found == columns.end())
+            const auto found = csv.column(wanted);
+            if (found == csv.names.size())
                 throw IoError("{} has no column '{}'; its first line is '{}', expected are the names of "
                               "columns, file and time among them.",
-                              where, wanted, line.substr(0, line.find('\r')));
-            return static_cast<std::size_t>(found - columns.begin());
+                              where, wanted, fmt::join(csv.names, ","));
+            return found;
         };
         const std::size_t file = column("file"), time = column("time");
-        for (int number = 2; std::getline(stream, line); ++number) {
-            const std::string here = fmt::format("{}, line {}", where, number);
-            const auto values = comma_separated(line, here);
-            if (values.empty()) continue;
-            if (values.size() != columns.size())
-                throw IoError("{}: {} values under {} names. Values with commas in them stand between "
-                              "quotes.",
-                              here, values.size(), columns.size());
+        for (const auto& [here, values] : csv.rows) {
             const auto value = parse_number<double>(values[time]);
             if (!value || !std::isfinite(*value))
                 throw IoError("{}: the time is '{}', a finite number is expected.", here, values[time]);

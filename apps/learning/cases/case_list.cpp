@@ -2,7 +2,7 @@
 #include "apps/learning/cases/case_list.h"
 
 #include "apps/learning/cases/split_manifest.h"
-#include "io/bytes/comma_separated.h"
+#include "io/bytes/csv_table.h"
 #include "io/bytes/file_pattern.h"
 #include "partition/error.h"
 #include "partition/lists.h"
@@ -81,26 +81,11 @@ std::vector<Row> read_json_table(const std::filesystem::path& path, std::istream
 
 std::vector<Row> read_csv_table(const std::filesystem::path& path, std::istream& stream)
 {
-    std::string line;
-    std::getline(stream, line);
-    if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);  // spreadsheets write a byte order mark
-    const auto where = [&](std::size_t number) { return fmt::format("case table {}, line {}", path.string(), number); };
-    const auto names = comma_separated(line, where(1));
-    if (names.size() == 1 && line.find_first_of(";\t") != std::string::npos)
-        throw IoError(
-            "{}: no commas between names, but semicolons or tabs. Save it anew with commas, and with points in "
-            "numbers.",
-            where(1));
+    const auto table = read_csv(stream, "case table " + path.string());
     std::vector<Row> rows;
-    for (std::size_t number = 2; std::getline(stream, line); ++number) {
-        const auto words = comma_separated(line, where(number));
-        if (words.empty()) continue;
-        if (words.size() != names.size()) {
-            throw IoError("{}: {} values under {} names. Values with commas in them stand between quotes.",
-                          where(number), words.size(), names.size());
-        }
+    for (const auto& [where, values] : table.rows) {
         Row row;
-        for (std::size_t i = 0; i < names.size(); ++i) row[names[i]] = words[i];
+        for (std::size_t i = 0; i < values.size(); ++i) row[table.names[i]] = values[i];
         rows.push_back(std::move(row));
     }
     return rows;

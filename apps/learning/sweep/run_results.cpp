@@ -5,7 +5,7 @@
 #include "apps/learning/evaluation/field_metrics.h"
 #include "apps/learning/evaluation/rolled_out_run.h"
 #include "apps/learning/settings/settings.h"
-#include "io/bytes/comma_separated.h"
+#include "io/bytes/csv_table.h"
 
 #include <fmt/core.h>
 
@@ -125,21 +125,17 @@ std::string with_spread(const std::vector<double>& values)
     return fmt::format("{:.4g}", found.mean) + (found.spread ? fmt::format(" ± {:.2g}", *found.spread) : "");
 }
 
-std::vector<HeldOutCase> cases_in(const std::filesystem::path& table)
+std::vector<HeldOutCase> cases_in(const std::filesystem::path& file)
 {
-    std::ifstream stream(table);
-    std::string line;
-    std::getline(stream, line);
-    const auto columns = comma_separated(line, table.string());
+    std::ifstream stream(file);
+    const auto table = read_csv(stream, file.string());
     std::vector<HeldOutCase> cases;
-    while (std::getline(stream, line)) {
-        const auto entries = comma_separated(line, table.string());
-        if (entries.empty()) continue;
+    for (const auto& row : table.rows) {
         const auto number = [&](const std::string& column) -> std::optional<double> {
-            const auto at = static_cast<std::size_t>(std::ranges::find(columns, column) - columns.begin());
-            return at < std::min(columns.size(), entries.size()) ? number_in(entries[at]) : std::nullopt;
+            const auto at = table.column(column);
+            return at < row.values.size() ? number_in(row.values[at]) : std::nullopt;
         };
-        HeldOutCase one{.id = entries.front(), .coefficients = {}};
+        HeldOutCase one{.id = row.values.front(), .coefficients = {}};
         for (const std::string name : {"cd", "cl", "cs", "cmx", "cmy", "cmz"}) {
             const auto predicted = number(name + ".predicted");
             auto truth = number(name + ".table");

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/bytes/comma_separated.h"
+#include "io/bytes/csv_table.h"
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <istream>
 #include <utility>
 
 namespace meshard {
+namespace {
 
 std::vector<std::string> comma_separated(const std::string& line, const std::string& where)
 {
@@ -39,6 +43,36 @@ std::vector<std::string> comma_separated(const std::string& line, const std::str
         if (at == line.size()) return values;
         ++at;
     }
+}
+
+}  // namespace
+
+std::size_t CsvTable::column(std::string_view name) const
+{
+    return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
+}
+
+CsvTable read_csv(std::istream& stream, const std::string& where)
+{
+    CsvTable table;
+    std::string line;
+    std::getline(stream, line);
+    if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);  // spreadsheets write a byte order mark
+    table.names = comma_separated(line, where + ", line 1");
+    if (table.names.size() == 1 && line.find_first_of(";\t") != std::string::npos)
+        throw IoError("{}, line 1: no commas between names, but semicolons or tabs. Save it anew with commas, and with "
+                      "points in numbers.",
+                      where);
+    for (std::size_t number = 2; std::getline(stream, line); ++number) {
+        CsvTable::Row row{fmt::format("{}, line {}", where, number), {}};
+        row.values = comma_separated(line, row.where);
+        if (row.values.empty()) continue;
+        if (row.values.size() != table.names.size())
+            throw IoError("{}: {} values under {} names. Values with commas in them stand between quotes.", row.where,
+                          row.values.size(), table.names.size());
+        table.rows.push_back(std::move(row));
+    }
+    return table;
 }
 
 }  // namespace meshard
