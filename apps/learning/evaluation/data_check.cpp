@@ -175,7 +175,7 @@ std::optional<bool> judge_closure(DataFindings& to, const std::vector<KnownCase>
                                    ? by_kind(one, settings, layout.pressure_kind)
                                    : std::nullopt;
             if (!table || !found) continue;
-            const auto integral = is_drag ? found->drag_true : found->lift_true;
+            const auto integral = found->all[is_drag ? 0 : 1].truth;
             if (!std::isfinite(integral)) continue;  // judge_values reports it
             compared.push_back({&one, integral, *table});
             if (!is_closed(integral, *table))
@@ -210,8 +210,7 @@ std::optional<bool> judge_closure(DataFindings& to, const std::vector<KnownCase>
                 auto scaled = *pair.one->figures;
                 for (auto& number : scaled.forces.true_shear) number *= guess.shear_factor;
                 const auto found = by_kind({pair.one->source, pair.one->split, &scaled}, settings, guess.kind);
-                if (found && is_closed(guess.factor * (is_drag ? found->drag_true : found->lift_true), pair.table))
-                    continue;
+                if (found && is_closed(guess.factor * found->all[is_drag ? 0 : 1].truth, pair.table)) continue;
                 opens_another |= is_closed(pair.integral, pair.table);
                 still_open.push_back(pair.one->source->id);
             }

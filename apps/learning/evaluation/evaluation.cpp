@@ -22,6 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+const std::array<std::string, 2> kDragAndLift{"cd", "cl"};
 constexpr std::int64_t kFewCases = 10;  // r2 and ranks of fewer cases say little
 
 /// Returns null for a number that is not finite.
@@ -62,7 +63,7 @@ void put(Json& json, const std::string& path, Json value)
 /// Returns the cases of one of several data sets.
 Evaluation of_set(const Evaluation& evaluation, const std::string& set)
 {
-    Evaluation part{.model = {}, .drag_guess = evaluation.drag_guess, .lift_guess = evaluation.lift_guess};
+    Evaluation part{.model = {}, .guess = evaluation.guess};
     std::ranges::copy_if(evaluation.cases, std::back_inserter(part.cases),
                          [&](const auto& one) { return one.source.set == set; });
     return part;
@@ -100,31 +101,26 @@ std::string evaluated_name(const Coefficient& coefficient)
 Metrics force_numbers(const EvaluatedCase& one)
 {
     Metrics numbers;
-    if (one.drag_of_head) numbers.emplace_back("cd.head", *one.drag_of_head);
-    if (one.lift_of_head) numbers.emplace_back("cl.head", *one.lift_of_head);
+    for (std::size_t k = 0; k < 2; ++k)
+        if (one.of_head[k]) numbers.emplace_back(kDragAndLift[k] + ".head", *one.of_head[k]);
     if (!one.forces) return numbers;
-    const auto& forces = *one.forces;
-    const auto add = [&](const std::string& name, double predicted, double truth,
-                         const std::optional<double>& of_table) {
-        numbers.emplace_back(name + ".predicted", predicted);
-        numbers.emplace_back(name + ".true", truth);
-        numbers.emplace_back(name + ".error", predicted - truth);
+    for (std::size_t k = 0; k < one.forces->all.size(); ++k) {
+        const auto& found = one.forces->all[k];
+        const auto name = evaluated_name(found);
+        numbers.emplace_back(name + ".predicted", found.predicted);
+        numbers.emplace_back(name + ".true", found.truth);
+        numbers.emplace_back(name + ".error", found.predicted - found.truth);
+        if (k >= 2) continue;
+        const auto& of_table = one.of_table[k];
         numbers.emplace_back(name + ".table", of_table.value_or(NAN));
-        numbers.emplace_back(name + ".error_table", of_table ? predicted - *of_table : NAN);
-        numbers.emplace_back(name + ".data_error", of_table ? truth - *of_table : NAN);
-    };
-    add("cd", forces.drag_predicted, forces.drag_true, one.drag_of_table);
-    numbers.emplace_back("cd.pressure_predicted", forces.pressure_drag_predicted);
-    numbers.emplace_back("cd.pressure_true", forces.pressure_drag_true);
-    add("cl", forces.lift_predicted, forces.lift_true, one.lift_of_table);
-    for (const auto& other : forces.others) {
-        const auto name = evaluated_name(other);
-        numbers.emplace_back(name + ".predicted", other.predicted);
-        numbers.emplace_back(name + ".true", other.truth);
-        numbers.emplace_back(name + ".error", other.predicted - other.truth);
+        numbers.emplace_back(name + ".error_table", of_table ? found.predicted - *of_table : NAN);
+        numbers.emplace_back(name + ".data_error", of_table ? found.truth - *of_table : NAN);
+        if (k > 0) continue;
+        numbers.emplace_back("cd.pressure_predicted", one.forces->pressure_drag_predicted);
+        numbers.emplace_back("cd.pressure_true", one.forces->pressure_drag_true);
     }
-    if (one.drag_of_shape) numbers.emplace_back("cd.shape", *one.drag_of_shape);
-    if (one.lift_of_shape) numbers.emplace_back("cl.shape", *one.lift_of_shape);
+    for (std::size_t k = 0; k < 2; ++k)
+        if (one.of_shape[k]) numbers.emplace_back(kDragAndLift[k] + ".shape", *one.of_shape[k]);
     return numbers;
 }
 
@@ -353,18 +349,16 @@ std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums
     const auto flow = flow_reference(settings, one.source, layout.pressure_kind, why);
     if (!flow) return std::nullopt;
     one.forces = coefficients(sums.forces, *flow);
-    one.drag_of_table = table_value(one.source, settings.drag);
-    one.lift_of_table = table_value(one.source, settings.lift);
+    one.of_table = {table_value(one.source, settings.drag), table_value(one.source, settings.lift)};
     return flow;
 }
 
 void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std::span<const double> values,
                  const ForceSettings& settings)
 {
-    for (std::size_t k = 0; k < names.size(); ++k) (names[k] == "cd" ? one.drag_of_head : one.lift_of_head) = values[k];
+    for (std::size_t k = 0; k < names.size(); ++k) one.of_head[names[k] == "cd" ? 0 : 1] = values[k];
     if (names.empty()) return;
-    one.drag_of_table = table_value(one.source, settings.drag);
-    one.lift_of_table = table_value(one.source, settings.lift);
+    one.of_table = {table_value(one.source, settings.drag), table_value(one.source, settings.lift)};
 }
 
 std::vector<std::string> splits_of(const Evaluation& evaluation)
@@ -379,40 +373,36 @@ std::vector<std::string> splits_of(const Evaluation& evaluation)
 
 std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, const std::string& split)
 {
-    std::vector<CoefficientSeries> series{
-        {"cd", {}, {}, {}, evaluation.drag_guess},       {"cl", {}, {}, {}, evaluation.lift_guess},
-        {"cd_table", {}, {}, {}, evaluation.drag_guess}, {"cl_table", {}, {}, {}, evaluation.lift_guess},
-        {"cd_head", {}, {}, {}, evaluation.drag_guess},  {"cl_head", {}, {}, {}, evaluation.lift_guess},
-        {"cd_shape", {}, {}, {}, evaluation.drag_guess}, {"cl_shape", {}, {}, {}, evaluation.lift_guess}};
+    std::vector<CoefficientSeries> series;  // pairs of drag and lift
+    for (const char* by : {"", "_table", "_head", "_shape"})
+        for (std::size_t k = 0; k < 2; ++k)
+            series.push_back({.name = kDragAndLift[k] + by, .guess = evaluation.guess[k]});
     const auto add = [](CoefficientSeries& to, const EvaluatedCase& one, double predicted, double truth) {
         to.predicted.push_back(predicted);
         to.truth.push_back(truth);
         to.ids.push_back(one.source.id);
     };
     for (const auto* one : cases_of(evaluation, split)) {
-        const auto truth_of = [&](const std::optional<double>& of_table, double Coefficients::* integral) {
-            return of_table ? of_table : one->forces ? std::optional((*one->forces).*integral) : std::nullopt;
-        };
-        const auto drag = truth_of(one->drag_of_table, &Coefficients::drag_true),
-                   lift = truth_of(one->lift_of_table, &Coefficients::lift_true);
-        if (one->drag_of_head && drag) add(series[4], *one, *one->drag_of_head, *drag);
-        if (one->lift_of_head && lift) add(series[5], *one, *one->lift_of_head, *lift);
-        if (one->drag_of_shape && drag) add(series[6], *one, *one->drag_of_shape, *drag);
-        if (one->lift_of_shape && lift) add(series[7], *one, *one->lift_of_shape, *lift);
-        if (!one->forces) continue;
-        add(series[0], *one, one->forces->drag_predicted, one->forces->drag_true);
-        add(series[1], *one, one->forces->lift_predicted, one->forces->lift_true);
-        if (one->drag_of_table) add(series[2], *one, one->forces->drag_predicted, *one->drag_of_table);
-        if (one->lift_of_table) add(series[3], *one, one->forces->lift_predicted, *one->lift_of_table);
-        for (const auto& other : one->forces->others) {
-            const auto name = evaluated_name(other);
+        const auto found = one->forces ? one->forces->all : std::vector<Coefficient>();
+        for (std::size_t k = 0; k < 2; ++k) {
+            const auto& of_table = one->of_table[k];
+            if (const auto truth = of_table ? of_table : found.empty() ? std::nullopt : std::optional(found[k].truth)) {
+                if (one->of_head[k]) add(series[4 + k], *one, *one->of_head[k], *truth);
+                if (one->of_shape[k]) add(series[6 + k], *one, *one->of_shape[k], *truth);
+            }
+            if (found.empty()) continue;
+            add(series[k], *one, found[k].predicted, found[k].truth);
+            if (of_table) add(series[2 + k], *one, found[k].predicted, *of_table);
+        }
+        for (std::size_t k = 2; k < found.size(); ++k) {
+            const auto name = evaluated_name(found[k]);
             auto to = std::ranges::find(series, name, &CoefficientSeries::name);
-            if (to == series.end()) to = series.insert(to, {name, {}, {}, {}, {}});
-            add(*to, *one, other.predicted, other.truth);
+            if (to == series.end()) to = series.insert(to, {.name = name});
+            add(*to, *one, found[k].predicted, found[k].truth);
         }
     }
-    series[series[2].truth.empty() ? 0 : 2].interval = evaluation.drag_interval;
-    series[series[3].truth.empty() ? 1 : 3].interval = evaluation.lift_interval;
+    for (std::size_t k = 0; k < 2; ++k)
+        series[series[2 + k].truth.empty() ? k : 2 + k].interval = evaluation.interval[k];
     std::erase_if(series, [](const auto& one) { return one.truth.empty(); });
     return series;
 }

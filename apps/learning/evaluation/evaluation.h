@@ -27,10 +27,10 @@ struct EvaluatedCase {
     std::int64_t num_points = 0;
     Metrics metrics = {};                     ///< errors of all fields, e.g. `pressure.rel_l2`
     std::optional<Coefficients> forces = {};  ///< integrals of the true and the predicted fields
-    std::optional<double> drag_of_table = {}, lift_of_table = {};
-    std::optional<double> drag_of_head = {}, lift_of_head = {};    ///< by a head of the model beside its fields
-    std::optional<double> drag_of_shape = {}, lift_of_shape = {};  ///< by the shape alone (shape_coefficients.h)
-    std::vector<std::vector<double>> drag_along_x = {};            ///< true and predicted, from `low_x` to `high_x`
+    DragAndLift of_table = {};
+    DragAndLift of_head = {};                            ///< by a head of the model beside its fields
+    DragAndLift of_shape = {};                           ///< by the shape alone (shape_coefficients.h)
+    std::vector<std::vector<double>> drag_along_x = {};  ///< true and predicted, from `low_x` to `high_x`
     double low_x = 0, high_x = 0;
     /// Histograms by field (error_histogram.h).
     std::vector<std::pair<std::string, std::vector<double>>> error_histograms = {};
@@ -52,9 +52,9 @@ Metrics roll_out_metrics(const RolledOutRun& run);
 struct Evaluation {
     std::string model = {};  ///< path of its checkpoint
     std::vector<EvaluatedCase> cases = {};
-    std::optional<double> drag_guess = {}, lift_guess = {};  ///< means of the table over the training cases
+    DragAndLift guess = {};  ///< means of the table over the training cases
     /// Half the widths of the intervals of the coefficients by the fields (held_out_errors.h).
-    std::optional<double> drag_interval = {}, lift_interval = {};
+    DragAndLift interval = {};
     std::vector<std::string> notes = {};  ///< sentences for the reader
 };
 
@@ -87,9 +87,9 @@ void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std:
 /// alone, against the same truth), and `cs`, `cmx`, `cmy`, `cmz` as cd, where they are known.
 struct CoefficientSeries {
     std::string name;
-    std::vector<double> predicted, truth;
-    std::vector<std::string> ids;
-    std::optional<double> guess;
+    std::vector<double> predicted = {}, truth = {};
+    std::vector<std::string> ids = {};
+    std::optional<double> guess = {};
     std::optional<double> interval = {};  ///< of `cd_table`, `cl_table`, or without those of `cd`, `cl`
 
     /// The share of cases whose truth lies within the interval around the prediction.

@@ -40,48 +40,34 @@ Coefficients coefficients(const ForceSums& sums, const FlowReference& flow)
     const auto of_pressure = [&](const Vector3& sum, const Vector3& direction, const Vector3& areas) {
         return -signs.normal * flow.scale * (dot(sum, direction) - flow.ambient * dot(areas, direction));
     };
-    const auto of_shear = [&](const Vector3& sum, const Vector3& direction) {
-        return signs.shear * flow.scale * dot(sum, direction);
+    const auto along = [&](const Vector3& pressure, const Vector3& shear, const Vector3& direction) {
+        return of_pressure(pressure, direction, sums.area_vector) + signs.shear * flow.scale * dot(shear, direction);
     };
     Coefficients found;
     found.pressure_drag_true = of_pressure(sums.true_pressure, flow.drag, sums.area_vector);
     found.pressure_drag_predicted = of_pressure(sums.predicted_pressure, flow.drag, sums.area_vector);
-    found.drag_true = found.pressure_drag_true + of_shear(sums.true_shear, flow.drag);
-    found.drag_predicted = found.pressure_drag_predicted + of_shear(sums.predicted_shear, flow.drag);
-    found.lift_true =
-        of_pressure(sums.true_pressure, flow.lift, sums.area_vector) + of_shear(sums.true_shear, flow.lift);
-    found.lift_predicted =
-        of_pressure(sums.predicted_pressure, flow.lift, sums.area_vector) + of_shear(sums.predicted_shear, flow.lift);
-    const auto side = unit(cross(flow.lift, flow.drag));
-    found.others.push_back(
-        {kForceCoefficients[2],
-         of_pressure(sums.true_pressure, side, sums.area_vector) + of_shear(sums.true_shear, side),
-         of_pressure(sums.predicted_pressure, side, sums.area_vector) + of_shear(sums.predicted_shear, side)});
+    for (const auto& direction : {flow.drag, flow.lift, unit(cross(flow.lift, flow.drag))}) {
+        found.all.push_back({kForceCoefficients[found.all.size()],
+                             along(sums.true_pressure, sums.true_shear, direction),
+                             along(sums.predicted_pressure, sums.predicted_shear, direction)});
+    }
     if (!flow.length) return found;
     const auto moment = [&](const Vector3& pressure, const Vector3& shear, const Vector3& pressure_force,
                             const Vector3& shear_force, const Vector3& axis) {
         return (of_pressure(pressure - cross(flow.center, pressure_force), axis,
                             sums.area_moment - cross(flow.center, sums.area_vector)) +
-                of_shear(shear - cross(flow.center, shear_force), axis)) /
+                signs.shear * flow.scale * dot(shear - cross(flow.center, shear_force), axis)) /
                *flow.length;
     };
-    for (int axis = 0; axis < 3; ++axis) {
-        Vector3 along{};
-        along[axis] = 1;
-        found.others.push_back(
-            {kForceCoefficients[3 + axis],
-             moment(sums.true_pressure_moment, sums.true_shear_moment, sums.true_pressure, sums.true_shear, along),
+    for (int k = 0; k < 3; ++k) {
+        Vector3 axis{};
+        axis[k] = 1;
+        found.all.push_back(
+            {kForceCoefficients[3 + k],
+             moment(sums.true_pressure_moment, sums.true_shear_moment, sums.true_pressure, sums.true_shear, axis),
              moment(sums.predicted_pressure_moment, sums.predicted_shear_moment, sums.predicted_pressure,
-                    sums.predicted_shear, along)});
+                    sums.predicted_shear, axis)});
     }
-    return found;
-}
-
-std::vector<Coefficient> Coefficients::all() const
-{
-    std::vector<Coefficient> found{{kForceCoefficients[0], drag_true, drag_predicted},
-                                   {kForceCoefficients[1], lift_true, lift_predicted}};
-    found.insert(found.end(), others.begin(), others.end());
     return found;
 }
 

@@ -56,12 +56,13 @@ struct Coefficient {
 
 /// Coefficients of one case by its fields.
 struct Coefficients {
-    double drag_true = 0, drag_predicted = 0, lift_true = 0, lift_predicted = 0;
+    /// In the order of kForceCoefficients: drag, lift, Cs, and where a length is known the moments.
+    std::vector<Coefficient> all;
     double pressure_drag_true = 0, pressure_drag_predicted = 0;  ///< the part of the drag that pressure makes
-    std::vector<Coefficient> others = {};                        ///< Cs, and where a length is known the moments
-    /// Returns all that are known, in the order of kForceCoefficients.
-    std::vector<Coefficient> all() const;
 };
+
+/// Numbers of drag and of lift.
+using DragAndLift = std::array<std::optional<double>, 2>;
 
 /// Finds the signs from the sums of the truth. Normals point outwards if sum (x - centre).a > 0, for a half body too; a
 /// flat sheet has no inside, and its normals stay as they are.

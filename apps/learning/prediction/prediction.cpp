@@ -229,7 +229,7 @@ PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predi
     const auto mean = with_mean_shear(sums);
     for (auto one : sums) {
         one.true_shear = mean.true_shear;
-        for (const auto& coefficient : coefficients(one, *flow).all())
+        for (const auto& coefficient : coefficients(one, *flow).all)
             found.of_fields[coefficient.name].push_back(coefficient.predicted);
     }
     if (!model.forces().length.empty() || said.source.columns.contains(kMomentLength))

@@ -162,9 +162,10 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
         if (const auto& by_shape = predictor.shape_coefficients()) {
             const auto found = by_shape->of(shape_sums(mesh.whole(), all), sums.forces, bounds, *flow,
                                             constants_of_case(data, source));
-            if (found)
-                std::tie(result.drag_of_shape, result.lift_of_shape, result.isolation) =
-                    std::tuple(found->drag, found->lift, found->isolation);
+            if (found) {
+                result.of_shape = {found->drag, found->lift};
+                result.isolation = found->isolation;
+            }
         }
         result.low_x = bounds[0];
         result.high_x = bounds[1];
@@ -416,12 +417,10 @@ Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const
                     World& world, const SeeCase& see)
 {
     Evaluation evaluation{.model = model.predictor.checkpoint().string(), .notes = model.notes};
-    if (const auto& errors = model.predictor.held_out_errors()) {
-        evaluation.drag_interval = interval_of(errors->drag);
-        evaluation.lift_interval = interval_of(errors->lift);
-    }
-    evaluation.drag_guess = table_mean(model.cases.train, model.forces.drag);
-    evaluation.lift_guess = table_mean(model.cases.train, model.forces.lift);
+    if (const auto& errors = model.predictor.held_out_errors())
+        evaluation.interval = {interval_of(errors->drag), interval_of(errors->lift)};
+    evaluation.guess = {table_mean(model.cases.train, model.forces.drag),
+                        table_mean(model.cases.train, model.forces.lift)};
     model.predictor.move_to(world.device());
     GridRanks ranks(world);
     const auto& device_mesh = ranks.in_a_row();

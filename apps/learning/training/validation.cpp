@@ -22,8 +22,7 @@ constexpr std::int64_t kMostBytesKept = std::int64_t{1} << 29;  // of areas and 
 Validation::Validation(const DataConfig& data, std::vector<std::int64_t> channels, const ForceSettings& forces,
                        const CaseLists& cases, std::vector<std::string> of_head)
     : layout_(data.fields, channels), on_cells_(data.on_cells), forces_(forces),
-      drag_guess_(table_mean(cases.train, forces.drag)), lift_guess_(table_mean(cases.train, forces.lift)),
-      of_head_(std::move(of_head))
+      guess_{table_mean(cases.train, forces.drag), table_mean(cases.train, forces.lift)}, of_head_(std::move(of_head))
 {
 }
 
@@ -69,7 +68,7 @@ Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std:
     found_of_head_.clear();
     data_groups.all_reduce(all);
 
-    Evaluation evaluation{.drag_guess = drag_guess_, .lift_guess = lift_guess_};
+    Evaluation evaluation{.guess = guess_};
     for (std::size_t i = 0; i < sources.size(); ++i) {
         const auto row = std::span(all.data_ptr<double>() + static_cast<std::int64_t>(i) * num_numbers,
                                    static_cast<std::size_t>(num_numbers));
@@ -79,10 +78,8 @@ Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std:
         one.metrics = sums.metrics(layout_);
         std::string why;
         add_forces(one, sums, layout_, forces_, why);
-        if (const auto found = by_shape_.find(one.source.id); one.forces && found != by_shape_.end()) {
-            one.drag_of_shape = found->second.drag;
-            one.lift_of_shape = found->second.lift;
-        }
+        if (const auto found = by_shape_.find(one.source.id); one.forces && found != by_shape_.end())
+            one.of_shape = {found->second.drag, found->second.lift};
         meshard::add_of_head(one, of_head_, row.subspan(num_sums), forces_);
         evaluation.cases.push_back(std::move(one));
     }

@@ -62,7 +62,7 @@ private:
     JudgedFields layout_;
     bool on_cells_;
     ForceSettings forces_;
-    std::optional<double> drag_guess_, lift_guess_;
+    DragAndLift guess_;
     std::vector<std::string> of_head_;
     std::map<std::string, ShapeCoefficients::Values> by_shape_;
     std::map<std::size_t, std::vector<double>> found_of_head_;

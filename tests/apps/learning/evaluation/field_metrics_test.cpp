@@ -145,12 +145,12 @@ TEST(ForceMetrics, FindSignsThemselves)
 
     const auto found = coefficients(sums, {.drag = {1, 0, 0}, .lift = {0, 0, 1}, .scale = 2});
 
-    EXPECT_DOUBLE_EQ(found.drag_true, 2 * (-2 + 0.5));
-    EXPECT_DOUBLE_EQ(found.drag_predicted, 2 * (-3 + 0.25));
-    EXPECT_DOUBLE_EQ(found.lift_true, 2 * 1);
+    EXPECT_DOUBLE_EQ(found.all[0].truth, 2 * (-2 + 0.5));
+    EXPECT_DOUBLE_EQ(found.all[0].predicted, 2 * (-3 + 0.25));
+    EXPECT_DOUBLE_EQ(found.all[1].truth, 2 * 1);
 
     sums.outward = -1e-7;  // a flat sheet has none but by rounding
-    EXPECT_DOUBLE_EQ(coefficients(sums, {.drag = {1, 0, 0}, .lift = {0, 0, 1}, .scale = 2}).lift_true, -2 * 1);
+    EXPECT_DOUBLE_EQ(coefficients(sums, {.drag = {1, 0, 0}, .lift = {0, 0, 1}, .scale = 2}).all[1].truth, -2 * 1);
 }
 
 /// Half a sphere, open below, whose points are moved so that its quadrilaterals are warped.
@@ -185,7 +185,7 @@ std::vector<Coefficient> coefficients_of(const Mesh& mesh, bool on_cells, const 
         torch::tensor(row_geometry(mesh, on_cells), torch::kDouble).reshape({fields.size(0), kGeometryColumns});
     const auto level = torch::tensor({ambient, 0.0, 0.0, 0.0}, torch::kDouble);
     const auto sums = case_sums(2 * fields + level, fields + level, geometry, layout, torch::zeros({4}), RankGroup());
-    return coefficients(sums.forces, flow).all();
+    return coefficients(sums.forces, flow).all;
 }
 
 TEST(ForceMetrics, AreThoseOfIntegrateForcesAboutAnyPoint)

@@ -48,9 +48,8 @@ EvaluatedCase judged(double predicted, double truth, std::optional<double> of_ta
 {
     EvaluatedCase one{.source = {id, {}, {}}, .split = "val"};
     one.metrics = {{"p.rel_l2", 0.1}, {"p.mae", 0.1}, {"p.guess_rel_l2", 1.0}};
-    one.forces =
-        Coefficients{.drag_true = truth, .drag_predicted = predicted, .lift_true = -truth, .lift_predicted = 0};
-    one.drag_of_table = of_table;
+    one.forces = Coefficients{.all = {{"Cd", truth, predicted}, {"Cl", -truth, 0}}};
+    one.of_table[0] = of_table;
     return one;
 }
 
@@ -94,7 +93,7 @@ TEST(HeldOutErrors, ShowHowManyCasesOfASplitLieWithinTheInterval)
 {
     Evaluation evaluation;
     evaluation.cases = {judged(0.30, 0.25, {}, "a"), judged(0.40, 0.42, {}, "b"), judged(0.5, 0.8, {}, "c")};
-    evaluation.drag_interval = 0.1;
+    evaluation.interval[0] = 0.1;
     const auto json = to_json(evaluation);
     EXPECT_NEAR(json["splits"]["val"]["cd"]["coverage"].get<double>(), 2.0 / 3, 1e-12);
     EXPECT_EQ(json["splits"]["val"]["cd"]["interval"].get<double>(), 0.1);
