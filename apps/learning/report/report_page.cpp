@@ -230,16 +230,17 @@ std::string table_of_cases(const PageJson& run)
     for (const auto& [field, values] : cases[0]["fields"].items()) {
         for (const char* metric : metrics) names.push_back(field + " " + metric);
     }
-    for (const char* name : {"Cd predicted", "Cd true", "Cd table", "Cd error", "Cl predicted", "Cl true", "Cl error"})
-        if (!is_of_runs) names.emplace_back(name);
-    // Those of which the run has a reference length, and the side force.
-    std::vector<std::pair<const char*, const char*>> others{
-        {"cs", "Cs"}, {"cmx", "Cmx"}, {"cmy", "Cmy"}, {"cmz", "Cmz"}};
-    std::erase_if(others, [&](const auto& other) {
-        return std::ranges::none_of(cases, [&](const PageJson& one) { return one.contains(other.first); });
-    });
-    for (const auto& [name, title] : others)
-        for (const char* which : {" predicted", " true", " error"}) names.push_back(title + std::string(which));
+    std::vector<std::pair<const char*, const char*>> coefficients;
+    constexpr std::pair<const char*, const char*> titles[] = {{"cd", "Cd"},   {"cl", "Cl"},   {"cs", "Cs"},
+                                                              {"cmx", "Cmx"}, {"cmy", "Cmy"}, {"cmz", "Cmz"}};
+    for (const auto& [name, title] : titles) {
+        if (std::ranges::none_of(cases, [&](const auto& one) { return one.contains(name); })) continue;
+        for (const char* which : {"predicted", "true", "table", "error"}) {
+            if (which == std::string_view("table") && title != std::string_view("Cd")) continue;
+            coefficients.emplace_back(name, which);
+            names.push_back(fmt::format("{} {}", title, which));
+        }
+    }
     names.emplace_back("seconds");
     std::vector<std::vector<PageJson>> rows;
     for (const auto& one : cases) {
@@ -247,15 +248,8 @@ std::string table_of_cases(const PageJson& run)
         for (const auto& [field, values] : one["fields"].items()) {
             for (const char* metric : metrics) row.push_back(values[metric]);
         }
-        const auto coefficient = [&](const char* name, const char* which) {
-            return one.contains(name) && one[name].contains(which) ? one[name][which] : PageJson();
-        };
-        for (const char* which : {"predicted", "true", "table", "error"})
-            if (!is_of_runs) row.push_back(coefficient("cd", which));
-        for (const char* which : {"predicted", "true", "error"})
-            if (!is_of_runs) row.push_back(coefficient("cl", which));
-        for (const auto& [name, title] : others)
-            for (const char* which : {"predicted", "true", "error"}) row.push_back(coefficient(name, which));
+        for (const auto& [name, which] : coefficients)
+            row.push_back(one.contains(name) ? one[name].value(which, PageJson()) : PageJson());
         row.push_back(one["seconds"]);
         rows.push_back(std::move(row));
     }
