@@ -150,14 +150,6 @@ nlohmann::json to_json(const DataConfig& data)
     return json;
 }
 
-DataConfig data_config(const nlohmann::json& description)
-{
-    DataConfig data;
-    DescribedKeys keys(description, "data");
-    describe(keys, data);
-    return data;
-}
-
 nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim,
                                std::int64_t volume_out_dim)
 {

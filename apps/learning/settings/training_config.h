@@ -2,7 +2,6 @@
 #pragma once
 
 #include "apps/devices/rank_device.h"
-#include "apps/learning/settings/category_settings.h"
 #include "apps/learning/settings/force_settings.h"
 #include "apps/learning/settings/series_settings.h"
 #include "apps/learning/settings/setting_table.h"
@@ -295,10 +294,8 @@ struct DataConfig {
 double quantity_of(const std::string& name, const std::vector<std::string>& entries,
                    const std::function<double(const std::string& column)>& column_value);
 
-/// Writes the settings of the data that a checkpoint keeps for prediction: inputs, frame, constants, time and fields;
-/// `data_config` reads them.
+/// Writes the settings of the data that a checkpoint keeps for prediction: inputs, frame, constants, time and fields.
 nlohmann::json to_json(const DataConfig& data);
-DataConfig data_config(const nlohmann::json& description);
 
 /// Returns how many numbers a model of points is told of each: three for each vector, one for each other input and
 /// each known category, and those of `SeriesSettings::told`.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/console/console.h"
+#include "apps/learning/settings/described_keys.h"
 #include "apps/learning/settings/training_config.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
@@ -16,6 +17,14 @@
 
 namespace meshard {
 namespace {
+
+DataConfig data_config(const nlohmann::json& description)
+{
+    DataConfig data;
+    DescribedKeys keys(description, "data");
+    describe(keys, data);
+    return data;
+}
 
 constexpr const char* kSmall = R"(
 data:
