@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "models/layers/option_info.h"
+#include "models/layers/option_checks.h"
 #include "sharding/messages/agreement.h"
 
 #include <cstdint>

@@ -3,7 +3,6 @@
 
 #include "apps/learning/cases/case_tensors.h"
 #include "apps/learning/grids/grid_cases.h"
-#include "apps/learning/steps/point_sampling.h"
 #include "apps/learning/store/case_rows.h"
 #include "apps/learning/store/case_store.h"
 #include "apps/learning/store/read_ahead.h"
@@ -19,6 +18,17 @@
 #include <vector>
 
 namespace meshard {
+
+/// Whether all points of a case take part in a step. @param num_sampled   `data.sampling_resolution`, 0: all
+inline bool draws_all(std::int64_t num_sampled, std::int64_t num_points)
+{
+    return num_sampled == 0 || num_sampled >= num_points;
+}
+
+/// Returns the case restricted to the points with these ascending ids; the rows' ids become positions among the drawn
+/// points. No communication.
+/// @param knows_all   keeps all points as well, for models that need them (`PointInputs::drawn_from`)
+CaseTensors sampled_case(const CaseTensors& example, const std::vector<std::int64_t>& drawn, bool knows_all = false);
 
 /// How a run reads its cases.
 struct CaseReading {

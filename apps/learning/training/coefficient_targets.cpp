@@ -58,7 +58,7 @@ CoefficientTargets::CoefficientTargets(std::array<double, 2> weights, const Judg
                 continue;
             }
             const auto integrals = integrals_of(cases[i], figures[i], layout, settings, column);
-            truths.push_back(k == 0 ? integrals.drag_true : integrals.lift_true);
+            truths.push_back(integrals.all[k == 0 ? 0 : 1].truth);
         }
         const auto spread = spread_of(truths);
         means_.push_back(spread.mean);

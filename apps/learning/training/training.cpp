@@ -2,23 +2,60 @@
 #include "apps/learning/training/training.h"
 
 #include "apps/console/console.h"
+#include "apps/learning/checkpoints/kept_features.h"
 #include "apps/learning/checkpoints/run_checkpoint.h"
 #include "apps/learning/grids/grid_cases.h"
-#include "apps/learning/training/case_features.h"
 #include "apps/learning/training/run_messages.h"
 #include "apps/learning/training/run_state.h"
 #include "apps/learning/training/split_errors.h"
 #include "apps/learning/training/training_steps.h"
+#include "models/registry/last_features.h"
 #include "sharding/memory/device_graph.h"
 #include "sharding/tensor/exact_mode.h"
 
 #include <ATen/ATen.h>
+#include <torch/types.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 
 namespace meshard {
 namespace {
+
+/// Whether the features of the run's training cases are kept: of models of points that stand still, and at least
+/// FeatureDistance::kFewestCases cases.
+bool has_case_features(const Run& run)
+{
+    return run.data.training_cases().size() >= FeatureDistance::kFewestCases && run.data.parts().size() == 1 &&
+           !run.config.data.is_grid && !run.data.states() && !run.data.needs_body() && !run.model.is_sharded();
+}
+
+/// Keeps what the last layer of the run's model is given of each training case (`keep_features`), if it
+/// `has_case_features`. Collective.
+/// @param checkpoint   which has the model's weights, beside which they are kept  @param num_steps   that it has made
+void keep_case_features(Run& run, const std::filesystem::path& checkpoint, std::int64_t num_steps)
+{
+    if (!has_case_features(run)) return;
+    const auto& cases = run.data.training_cases();
+    const torch::NoGradGuard no_grad;
+    const AveragedWeights averaged(run.model.update());
+    run.model.module().eval();
+    at::Tensor features;  // (cases, features), of this group's cases
+    ExampleSequence examples(run.data, &RunCases::train, run.data.order().turns_of_split(cases.size(), false));
+    for (auto i = run.ranks.group; i < cases.size(); i += run.ranks.num_groups) {
+        const auto example = examples.next();
+        const auto of_case =
+            mean_last_features(run.model.model(), thinned_inputs(example.front().inputs, kPointsOfFeatures),
+                               example.front().target.size(-1));
+        if (!of_case.defined()) break;  // for every case alike
+        if (!features.defined()) features = torch::zeros({cases.size(), of_case.size(0)}, torch::kDouble);
+        features[i] = of_case;
+    }
+    if (!run.ranks.all().all_agree(features.defined())) return;
+    run.ranks.across_groups().all_reduce(features);
+    if (run.ranks.is_first()) keep_features(checkpoint, num_steps, FeatureDistance(features));
+}
 
 /// Switches exact mode on as long as this lives, where it is asked for. It computes in one thread: where threads share
 /// out an operator, LibTorch's vector code ends and its scalar code, which rounds differently, begins.

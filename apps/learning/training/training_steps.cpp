@@ -11,7 +11,9 @@
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <ATen/ATen.h>
 #include <ATen/record_function.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -20,9 +22,18 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace meshard {
 namespace {
+
+/// An event that has its time, of what the device's current stream has been given up to now.
+std::shared_ptr<c10::Event> recorded_on(const at::Device& device)
+{
+    auto event = std::make_shared<c10::Event>(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+    event->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    return event;
+}
 
 using Json = nlohmann::ordered_json;
 
@@ -32,6 +43,39 @@ constexpr std::uint64_t kStepStride = 0xD1B54A32D192ED03, kGroupStride = 0x8CB92
 constexpr double kMuchWaiting = 0.05;  // share of the steps' time
 
 }  // namespace
+
+StepSummary::StepSummary(at::Tensor own, const RankGroup& ranks)
+{
+    ranks.all_reduce(own);
+    host_ = own;
+    if (own.is_cpu()) return;
+    host_ = at::empty(own.sizes(), at::TensorOptions(at::kDouble).pinned_memory(true));
+    host_.copy_(own, /*non_blocking=*/true);
+    copied_ = recorded_on(own.device());
+}
+
+std::shared_ptr<const c10::Event> StepSummary::beginning(const at::Device& device)
+{
+    return device.is_cpu() ? nullptr : recorded_on(device);
+}
+
+std::optional<double> StepSummary::seconds_since(const std::shared_ptr<const c10::Event>& beginning) const
+{
+    if (!copied_ || !beginning) return std::nullopt;
+    wait();
+    return beginning->elapsedTime(*copied_) * 1e-3;
+}
+
+void StepSummary::wait() const
+{
+    if (copied_ && !std::exchange(is_there_, true)) copied_->synchronize();
+}
+
+double StepSummary::number(std::int64_t i) const
+{
+    wait();
+    return host_.const_data_ptr<double>()[i];
+}
 
 TrainingSteps::TrainingSteps(Run& run) : run_(run), training_(run.config.training), first_step_(run.progress.num_steps)
 {

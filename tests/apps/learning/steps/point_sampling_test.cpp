@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which points take part in a step: the same on any number of ranks, in resumed runs too, and all equally often.
-#include "apps/learning/steps/point_sampling.h"
+#include "apps/learning/steps/case_set.h"
 #include "apps/learning/store/point_draws.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"

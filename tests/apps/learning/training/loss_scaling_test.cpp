@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/learning/training/loss_scaling.h"
+#include "apps/learning/training/weight_update.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/run_ranks.h"
