@@ -6,6 +6,7 @@
 #include "apps/console/repeated_times.h"
 #include "apps/console/text_table.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/sibling_program.h"
 #include "apps/program/verbs.h"
 #include "io/mesh_io.h"
@@ -15,7 +16,6 @@
 #include "partition/lists.h"
 #include "partition/mesh/mesh_graph.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -186,19 +186,15 @@ int partition_bench_command(std::span<const std::string> arguments)
                  "cells to make:\n"
                  "tets, hybrid, graded, surface, hexes; e.g. tets:1000000.",
                  "bench partition");
-    app.add_option("meshes", options.meshes,
-                   "files, or kinds of meshes to make with their number of cells, e.g. tets:1000000")
-        ->type_name("MESH")
+    add_named(app, "meshes", options.meshes, "MESH",
+              "files, or kinds of meshes to make with their number of cells, e.g. tets:1000000")
         ->default_str("tets, hybrid, graded and surface of a million cells");
-    app.add_option("-n,--num-parts", options.parts, "numbers of parts")->type_name("N,...")->capture_default_str();
-    app.add_option("--method", options.methods, "methods to compare with METIS alone, e.g. metis,rcb")
-        ->delimiter(',')
-        ->type_name("NAME,...")
-        ->capture_default_str();
+    add_shown(app, "-n,--num-parts", options.parts, "N,...", "numbers of parts");
+    add_shown(app, "--method", options.methods, "NAME,...", "methods to compare with METIS alone, e.g. metis,rcb")
+        ->delimiter(',');
     add_count_option(app, "--seeds", options.num_seeds, "runs of each method, each with another seed");
-    app.add_option("--imbalance", options.imbalance, "largest allowed size of a part divided by its equal share")
-        ->type_name("RATIO")
-        ->capture_default_str();
+    add_shown(app, "--imbalance", options.imbalance, "RATIO",
+              "largest allowed size of a part divided by its equal share");
     app.add_flag("--quality", options.quality, "search longer (four to five times) for fewer cut faces and ghosts");
     app.add_flag("--no-refine", options.plain, "do not refine the methods' results");
     app.add_flag("--contiguous", options.contiguous,

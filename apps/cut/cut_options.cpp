@@ -3,6 +3,7 @@
 
 #include "apps/console/text_table.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/output_file.h"
 #include "io/shards/partition_dump.h"
 #include "partition/cut/partitioner.h"
@@ -11,7 +12,6 @@
 #include "partition/nearest_name.h"
 #include "partition/run_on_threads.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -82,22 +82,16 @@ std::vector<std::string> weight_names(const CutArguments& arguments)
 
 void add_cut_options(CLI::App& app, CutArguments& arguments)
 {
-    app.add_option("-n,--num-parts", arguments.num_parts,
-                   "number of parts; may be left out with --levels, file: and array:")
-        ->each([&arguments](const std::string&) { arguments.has_num_parts = true; })
-        ->type_name("N");
-    app.add_option("-o,--output", arguments.output, "shards folder to make; must not exist")->type_name("DIR");
-    app.add_option("--method", arguments.method,
-                   "how to cut: metis, recursive, scotch, rcb, hilbert, auto, file:PATH or array:NAME")
-        ->type_name("NAME")
-        ->capture_default_str();
-    app.add_option("--levels", arguments.levels,
-                   "number of parts in levels, e.g. 4,2: 4 parts (nodes), each of them in 2 (devices)")
-        ->type_name("N,...");
-    app.add_option("--objective", arguments.objective,
-                   "what to minimise: cut (faces between parts), ghosts (of the part with most) or both")
-        ->type_name("NAME")
-        ->capture_default_str();
+    add_named(app, "-n,--num-parts", arguments.num_parts, "N",
+              "number of parts; may be left out with --levels, file: and array:")
+        ->each([&arguments](const std::string&) { arguments.has_num_parts = true; });
+    add_named(app, "-o,--output", arguments.output, "DIR", "shards folder to make; must not exist");
+    add_shown(app, "--method", arguments.method, "NAME",
+              "how to cut: metis, recursive, scotch, rcb, hilbert, auto, file:PATH or array:NAME");
+    add_named(app, "--levels", arguments.levels, "N,...",
+              "number of parts in levels, e.g. 4,2: 4 parts (nodes), each of them in 2 (devices)");
+    add_shown(app, "--objective", arguments.objective, "NAME",
+              "what to minimise: cut (faces between parts), ghosts (of the part with most) or both");
     app.add_flag("--quality", arguments.quality, "search longer (four to five times) for fewer cut faces and ghosts");
     app.add_flag("--refine", arguments.refine,
                  "also refine the result of methods that are not refined by default (hilbert, file:, array:)");
@@ -105,40 +99,28 @@ void add_cut_options(CLI::App& app, CutArguments& arguments)
                  "do not refine; parts above the allowed imbalance and empty parts are still repaired");
     app.add_flag("--contiguous", arguments.contiguous,
                  "make every part connected, where the mesh and the imbalance allow it");
-    app.add_option("--weights", arguments.weights, "what to balance, one or several: cells, points, faces, array:NAME")
-        ->type_name("NAME,...")
+    add_named(app, "--weights", arguments.weights, "NAME,...",
+              "what to balance, one or several: cells, points, faces, array:NAME")
         ->default_str("cells");
-    app.add_option("--capacities", arguments.capacities, "relative sizes of the parts, one for each, e.g. 1,1,2")
-        ->type_name("C,...")
+    add_named(app, "--capacities", arguments.capacities, "C,...",
+              "relative sizes of the parts, one for each, e.g. 1,1,2")
         ->default_str("equal shares");
-    app.add_option("--ghosts", arguments.ghosts,
-                   "which neighbours are ghosts: by face, edge or vertex, radius:R or nearest:K")
-        ->type_name("RULE")
-        ->capture_default_str();
-    app.add_option("--ghost-layers", arguments.ghost_layers, "layers of such neighbours around each part")
-        ->type_name("K")
-        ->capture_default_str();
-    app.add_option("--imbalance", arguments.imbalance,
-                   "largest allowed size of a part divided by its equal share; refinement uses all of it")
-        ->type_name("RATIO")
-        ->capture_default_str();
-    app.add_option("--seed", arguments.seed,
-                   "seed of the random choices; the same file, options and seed give the same shards")
-        ->type_name("S")
-        ->capture_default_str();
-    app.add_option("--threads", arguments.threads,
-                   "threads for the graph, the ghosts and writing; the result does not depend on it")
-        ->type_name("T")
-        ->capture_default_str();
+    add_shown(app, "--ghosts", arguments.ghosts, "RULE",
+              "which neighbours are ghosts: by face, edge or vertex, radius:R or nearest:K");
+    add_shown(app, "--ghost-layers", arguments.ghost_layers, "K", "layers of such neighbours around each part");
+    add_shown(app, "--imbalance", arguments.imbalance, "RATIO",
+              "largest allowed size of a part divided by its equal share; refinement uses all of it");
+    add_shown(app, "--seed", arguments.seed, "S",
+              "seed of the random choices; the same file, options and seed give the same shards");
+    add_shown(app, "--threads", arguments.threads, "T",
+              "threads for the graph, the ghosts and writing; the result does not depend on it");
     app.add_flag("--allow-empty", arguments.allow_empty,
                  "allow more parts than cells, up to a million more; the other parts stay empty");
     app.add_flag("--dry-run", arguments.dry_run, "cut and report, write no shards; -o may be left out");
-    app.add_option("--preview", arguments.preview, "picture to write, with the parts in colours (.png)")
-        ->type_name("PNG");
-    app.add_option("--csv", arguments.csv, "table to write, with one row for each part (.csv)")->type_name("FILE");
-    app.add_option("--dump", arguments.dump,
-                   "also write the cut for other programs into DIR: metis, foam or both (metis,foam)")
-        ->type_name("NAME,...");
+    add_named(app, "--preview", arguments.preview, "PNG", "picture to write, with the parts in colours (.png)");
+    add_named(app, "--csv", arguments.csv, "FILE", "table to write, with one row for each part (.csv)");
+    add_named(app, "--dump", arguments.dump, "NAME,...",
+              "also write the cut for other programs into DIR: metis, foam or both (metis,foam)");
     add_compress_option(app, arguments.compress);
     add_json_option(app, arguments.json);
 }

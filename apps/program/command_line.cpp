@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/program/command_line.h"
 
+#include "apps/program/options.h"
 #include "apps/program/verb_help.h"
 #include "partition/lists.h"
 #include "partition/nearest_name.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -246,24 +246,14 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
 
 void add_config_option(CLI::App& app, ConfigWords& config, const std::string& meaning)
 {
-    app.add_option("config", config.words, meaning)->required()->type_name("CONFIG.yaml [key=value|~key ...]");
+    add_named(app, "config", config.words, "CONFIG.yaml [key=value|~key ...]", meaning)->required();
 }
 
 void add_rank_options(CLI::App& app, LocalRanks& ranks, const std::string& meaning)
 {
-    auto* const number = app.add_option("--nproc", ranks.number, meaning)->check(CLI::PositiveNumber)->type_name("N");
+    auto* const number = add_named(app, "--nproc", ranks.number, "N", meaning)->check(CLI::PositiveNumber);
     if (ranks.number > 0) number->capture_default_str();
     app.add_flag("--oversubscribe", ranks.oversubscribes, "start them although they are more than four for each core");
-}
-
-void add_count_option(CLI::App& app, const std::string& name, int& count, const std::string& meaning)
-{
-    app.add_option(name, count, meaning)->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
-}
-
-void add_count_option(CLI::App& app, const std::string& name, std::int64_t& count, const std::string& meaning)
-{
-    app.add_option(name, count, meaning)->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
 }
 
 void add_json_option(CLI::App& app, bool& json)
@@ -279,10 +269,8 @@ void add_verify_option(CLI::App& app, bool& no_verify)
 
 void add_compress_option(CLI::App& app, std::string& name)
 {
-    app.add_option("--compress", name,
-                   "compression of the files: none (files can then be mapped instead of read), zlib or lz4")
-        ->type_name("KIND")
-        ->capture_default_str();
+    add_shown(app, "--compress", name, "KIND",
+              "compression of the files: none (files can then be mapped instead of read), zlib or lz4");
 }
 
 Compression parse_compression(const std::string& name)

@@ -61,10 +61,6 @@ void add_rank_options(
     CLI::App& app, LocalRanks& ranks,
     const std::string& meaning = "start this many ranks on this machine (torchrun, mpirun and srun work too)");
 
-/// Adds an option for a number from 1, which shows its default.
-void add_count_option(CLI::App& app, const std::string& name, int& count, const std::string& meaning);
-void add_count_option(CLI::App& app, const std::string& name, std::int64_t& count, const std::string& meaning);
-
 /// Adds the flag `--json` of verbs with a report.
 void add_json_option(CLI::App& app, bool& json);
 

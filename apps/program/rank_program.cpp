@@ -6,6 +6,7 @@
 #include "apps/console/text_table.h"
 #include "apps/devices/rank_device.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "io/bytes/interruption.h"
 #include "partition/lists.h"
 #include "partition/run_on_threads.h"
@@ -116,6 +117,11 @@ void warn_of_threads(int num_ranks, const std::string& verb)
 }
 
 }  // namespace
+
+void add_device_option(CLI::App& app, std::string& device)
+{
+    add_shown(app, "--device", device, "NAME", kDeviceMeaning);
+}
 
 void check_local_ranks(const LocalRanks& ranks)
 {

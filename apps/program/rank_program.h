@@ -25,6 +25,9 @@ int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<con
                  const std::function<void(int num_ranks)>& verify, const std::function<int(World& world)>& body,
                  const std::string& device = "cpu");
 
+/// Adds the option `--device` of verbs whose ranks may compute on GPUs.
+void add_device_option(CLI::App& app, std::string& device);
+
 /// Checks that this machine can hold the ranks that are to be started here. What one needs is measured on this process,
 /// which has loaded the same libraries.
 /// @throws UsageError if there are more than four ranks for each core that this process may use, unless

@@ -2,10 +2,9 @@
 // meshard check: tests that a shards folder is complete and consistent.
 #include "apps/console/json_report.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/verbs.h"
 #include "io/shards/shard_check.h"
-
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <iostream>
@@ -48,7 +47,7 @@ int check_command(std::span<const std::string> arguments)
     CLI::App app("Checks that a shards folder is complete and consistent: files, owners, ghosts, values. Exit code 1 "
                  "if a check fails.",
                  "check");
-    app.add_option("dir", folder, "shards folder to test")->required()->type_name("DIR");
+    add_named(app, "dir", folder, "DIR", "shards folder to test")->required();
     add_json_option(app, json);
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 

@@ -5,6 +5,7 @@
 #include "apps/console/text_table.h"
 #include "apps/learning/checkpoints/checkpoint_conversion.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/output_file.h"
 #include "apps/program/verbs.h"
 #include "io/bytes/made_folders.h"
@@ -22,7 +23,6 @@
 #include "partition/mesh/mesh_faults.h"
 #include "partition/nearest_name.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -65,34 +65,27 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
             "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing "
             "in them is executed.",
         "convert");
-    app.add_option("input", options.input, "mesh, OpenFOAM case, shards folder or checkpoint to read")
-        ->required()
-        ->type_name("IN");
-    app.add_option("output,-o,--output", options.output, fmt::format("file to write ({})", writable_formats()))
-        ->required()
-        ->type_name("OUT");
-    app.add_option("--block", options.blocks,
-                   "read only this block, patch or zone (of CGNS; OpenFOAM's are CellZoneId), or a level (boundary); "
-                   "may be repeated")
-        ->type_name("NAME")
+    add_named(app, "input", options.input, "IN", "mesh, OpenFOAM case, shards folder or checkpoint to read")
+        ->required();
+    add_named(app, "output,-o,--output", options.output, "OUT", fmt::format("file to write ({})", writable_formats()))
+        ->required();
+    add_named(app, "--block", options.blocks, "NAME",
+              "read only this block, patch or zone (of CGNS; OpenFOAM's are CellZoneId), or a level (boundary); "
+              "may be repeated")
         ->allow_extra_args(false);
-    app.add_option("--time", options.time,
-                   "time to read from a case, a series or a file with several times (default there: the first), as "
-                   "written there")
-        ->type_name("T")
+    add_named(app, "--time", options.time, "T",
+              "time to read from a case, a series or a file with several times (default there: the first), as "
+              "written there")
         ->default_str("the latest");
-    app.add_option("--join-points", options.join_points,
-                   "join points at most TOL apart (the mesh's unit; 0: at one place), so that cells there become "
-                   "neighbours; the first one stays")
-        ->type_name("TOL");
-    app.add_option("--scale", options.scale,
-                   "multiply the points by FACTOR, e.g. 0.001 where they are in mm; arrays stay as they are")
-        ->type_name("FACTOR");
+    add_named(app, "--join-points", options.join_points, "TOL",
+              "join points at most TOL apart (the mesh's unit; 0: at one place), so that cells there become "
+              "neighbours; the first one stays");
+    add_named(app, "--scale", options.scale, "FACTOR",
+              "multiply the points by FACTOR, e.g. 0.001 where they are in mm; arrays stay as they are");
     add_compress_option(app, options.compress);
     add_verify_option(app, options.no_verify);
-    app.add_option("--to", options.to,
-                   "format of a checkpoint if OUT's extension does not give it: mdlus, pt or safetensors")
-        ->type_name("FORMAT");
+    add_named(app, "--to", options.to, "FORMAT",
+              "format of a checkpoint if OUT's extension does not give it: mdlus, pt or safetensors");
     add_overwrite_option(app, options.input_as_output);
     add_json_option(app, options.json);
     return parse_arguments(app, arguments);

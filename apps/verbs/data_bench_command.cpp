@@ -7,9 +7,8 @@
 #include "apps/learning/settings/training_config.h"
 #include "apps/learning/steps/data_benchmark.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/rank_program.h"
-
-#include <CLI/CLI.hpp>
 
 #include <csignal>
 #include <iostream>
@@ -37,9 +36,8 @@ bool parse_data(std::span<const std::string> arguments, DataBenchArguments& opti
                  "bench data");
     add_config_option(app, options.config,
                       "configuration (YAML) of a training run, then settings that override it; ~key removes one");
-    app.add_option("--cases", options.num_cases, "cases of a data group to read; all of an epoch unless said")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N");
+    add_named(app, "--cases", options.num_cases, "N", "cases of a data group to read; all of an epoch unless said")
+        ->check(CLI::PositiveNumber);
     add_count_option(app, "--repeats", options.num_repeats, "times that each is measured; the medians are shown");
     add_rank_options(app, options.ranks,
                      "start this many ranks on this machine, which read at once (torchrun, mpirun and srun work too)");

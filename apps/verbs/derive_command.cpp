@@ -9,7 +9,7 @@
 #include "apps/fields/wall_surface.h"
 #include "apps/learning/cases/mesh_handover.h"
 #include "apps/program/command_line.h"
-#include "apps/program/orient_option.h"
+#include "apps/program/options.h"
 #include "apps/program/output_file.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
@@ -21,7 +21,6 @@
 #include "partition/mesh/joined_points.h"
 
 #include <ATen/ATen.h>
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -74,10 +73,9 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
                  "several fields (p Gradient, U "
                  "Gradient).",
                  "derive");
-    app.add_option("mesh", options.mesh, "mesh of any format that can be read")->required()->type_name("MESH");
-    app.add_option("-o,--output", options.output, fmt::format("file to write ({})", writable_formats()))
-        ->required()
-        ->type_name("OUT");
+    add_named(app, "mesh", options.mesh, "MESH", "mesh of any format that can be read")->required();
+    add_named(app, "-o,--output", options.output, "OUT", fmt::format("file to write ({})", writable_formats()))
+        ->required();
     const std::array descriptions{
         "derivatives along x, y and z of each component, one component after the other; `Gradient`",
         "of a vector: sum of du/dx, dv/dy, dw/dz; `Divergence`", "of a velocity: its curl; `Vorticity`",
@@ -85,27 +83,20 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
         "of a cell field: fluxes between neighbours divided by the cell's size; `Laplacian`"};
     const std::array names{"--gradient", "--divergence", "--vorticity", "--q", "--laplacian"};
     for (std::size_t i = 0; i < names.size(); ++i)
-        app.add_option(names[i], options.wishes[i].words, descriptions[i])
-            ->type_name("FIELD,...")
-            ->allow_extra_args(false);
+        add_named(app, names[i], options.wishes[i].words, "FIELD,...", descriptions[i])->allow_extra_args(false);
     add_place_option(app, "--from", from, "fields of points or of cells, if both have fields of that name");
-    app.add_option("--neighbors", neighbors,
-                   "for cell fields: neighbours share a point (vertex) or a face (facet: faster, less exact for cells "
-                   "with few neighbours)")
-        ->type_name("WHICH")
-        ->check(CLI::IsMember({"vertex", "facet"}))
-        ->capture_default_str();
-    app.add_option(
-           "--wall-distance", options.walls,
-           "distance to the nearest surface: a file, or the name of a patch of MESH; may be repeated; `Wall Distance`")
-        ->type_name("SURFACE|PATCH")
+    add_shown(app, "--neighbors", neighbors, "WHICH",
+              "for cell fields: neighbours share a point (vertex) or a face (facet: faster, less exact for cells "
+              "with few neighbours)")
+        ->check(CLI::IsMember({"vertex", "facet"}));
+    add_named(
+        app, "--wall-distance", options.walls, "SURFACE|PATCH",
+        "distance to the nearest surface: a file, or the name of a patch of MESH; may be repeated; `Wall Distance`")
         ->allow_extra_args(false);
-    app.add_option("--sign", options.sign,
-                   "makes distances inside negative, by the side of the nearest triangle (normals) or by the winding "
-                   "number (winding)")
-        ->type_name("HOW")
-        ->check(CLI::IsMember({"none", "normals", "winding"}))
-        ->capture_default_str();
+    add_shown(app, "--sign", options.sign, "HOW",
+              "makes distances inside negative, by the side of the nearest triangle (normals) or by the winding "
+              "number (winding)")
+        ->check(CLI::IsMember({"none", "normals", "winding"}));
     add_orient_option(app, options.orient, "as-is");
     app.add_flag("--wall-direction", options.with_direction,
                  "also write the unit vector away from the wall, the gradient of the distance; `Wall Direction`");

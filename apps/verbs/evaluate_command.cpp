@@ -1,15 +1,12 @@
 // meshard evaluate: compares a trained model with cases whose fields are known: errors of fields, drag and lift.
 #include "apps/console/json_report.h"
-#include "apps/devices/rank_device.h"
 #include "apps/learning/report/case_evaluation.h"
 #include "apps/program/command_line.h"
-#include "apps/program/orient_option.h"
+#include "apps/program/options.h"
 #include "apps/program/output_file.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "io/bytes/made_folders.h"
-
-#include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <iostream>
@@ -41,27 +38,21 @@ bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
         "roll-out and at its end, and a line a state (rollout.csv).",
         "evaluate");
     std::vector<std::string> bounds;
-    app.add_option("model", options.model,
-                   "folder of a run of `meshard train` (its best checkpoint), or one of its checkpoints")
-        ->required()
-        ->type_name("RUN|CHECKPOINT");
-    app.add_option(
-           "cases", options.cases,
-           "train, val, test, all, ids of cases, or files with the fields; data.root=DIR, data.forces.length=L: "
-           "as now, not as in training")
-        ->type_name("CASES")
+    add_named(app, "model", options.model, "RUN|CHECKPOINT",
+              "folder of a run of `meshard train` (its best checkpoint), or one of its checkpoints")
+        ->required();
+    add_named(app, "cases", options.cases, "CASES",
+              "train, val, test, all, ids of cases, or files with the fields; data.root=DIR, data.forces.length=L: "
+              "as now, not as in training")
         ->default_str("test, or val where there is no test");
-    app.add_option("-o,--output", options.output, "folder for evaluation.json, cases.csv and rollout.csv")
-        ->type_name("DIR")
+    add_named(app, "-o,--output", options.output, "DIR", "folder for evaluation.json, cases.csv and rollout.csv")
         ->default_str("evaluation in the run's folder");
-    app.add_option(
-           "--fail-if", bounds,
-           "end with exit code 1 if this holds, e.g. 'test.cd.mae>0.01', test.pressure.rel_l2.max; may be repeated")
-        ->allow_extra_args(false)
-        ->type_name("NUMBER>BOUND");
+    add_named(app, "--fail-if", bounds, "NUMBER>BOUND",
+              "end with exit code 1 if this holds, e.g. 'test.cd.mae>0.01', test.pressure.rel_l2.max; may be repeated")
+        ->allow_extra_args(false);
     add_orient_option(app, options.orient, "what the run did in training (data.orient)");
     app.add_flag("--json", options.json, "evaluation.json on stdout instead of the tables");
-    app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
+    add_device_option(app, options.device);
     add_rank_options(app, options.ranks);
     if (!parse_arguments(app, arguments)) return false;
     options.places = take_data_path_overrides(options.cases);

@@ -1,9 +1,8 @@
 // meshard export: a trained network as a file for programs without meshard. torch.export and the writer of ONNX exist
 // in Python only, so this becomes a Python with the package `meshard`.
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/verbs.h"
-
-#include <CLI/CLI.hpp>
 
 #include <cerrno>
 #include <csignal>
@@ -41,11 +40,10 @@ int export_command(std::span<const std::string> arguments)
                  "torch.export.\nRuns `python3`, or what MESHARD_PYTHON names, with the package `meshard`; .onnx needs "
                  "the packages onnx, onnxscript and onnxruntime.",
                  "export");
-    app.add_option("RUN|CHECKPOINT", run,
-                   "folder of a run of `meshard train` (its best checkpoint), or a file of weights")
-        ->required()
-        ->type_name("RUN|CHECKPOINT");
-    app.add_option("FILE", file, "file to write: model.onnx or model.pt2")->required()->type_name("FILE");
+    add_named(app, "RUN|CHECKPOINT", run, "RUN|CHECKPOINT",
+              "folder of a run of `meshard train` (its best checkpoint), or a file of weights")
+        ->required();
+    add_named(app, "FILE", file, "FILE", "file to write: model.onnx or model.pt2")->required();
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 
     const char* const named = std::getenv("MESHARD_PYTHON");

@@ -4,14 +4,13 @@
 #include "apps/console/text_table.h"
 #include "apps/fields/force_fields.h"
 #include "apps/program/command_line.h"
-#include "apps/program/orient_option.h"
+#include "apps/program/options.h"
 #include "apps/program/verbs.h"
 #include "io/mesh_io.h"
 #include "partition/mesh/cell_rings.h"
 #include "partition/mesh/surface_forces.h"
 #include "partition/mesh/vector_algebra.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
 
 #include <cmath>
@@ -137,50 +136,34 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
                  "fluid;\n"
                  "an array `Normals` is compared with it.",
                  "forces");
-    app.add_option("file", options.files, "surfaces with the two fields (.vtp .pvtp .vtk, or .vtu of polygons)")
-        ->required()
-        ->type_name("FILE");
-    app.add_option("--pressure", options.pressure, "pressure field")
-        ->type_name("NAME")
+    add_named(app, "file", options.files, "FILE", "surfaces with the two fields (.vtp .pvtp .vtk, or .vtu of polygons)")
+        ->required();
+    add_named(app, "--pressure", options.pressure, "NAME", "pressure field")
         ->default_str("the first of p, pMean, pMeanTrim, pressure, Pressure");
-    app.add_option("--shear", options.shear, "wall shear stress field, or none")
-        ->type_name("NAME")
+    add_named(app, "--shear", options.shear, "NAME", "wall shear stress field, or none")
         ->default_str("the one with the pressure's suffix, otherwise the first of wallShearStress, "
                       "wallShearStressMean, wallShearStressMeanTrim, wss, WallShearStress");
-    app.add_option(
-           "--pressure-kind", kind,
-           "scaling of pressure and shear: kinematic (divided by rho), static (in Pa) or cp (divided by 0.5 rho U^2)")
-        ->type_name("KIND")
-        ->check(CLI::IsMember({"kinematic", "static", "cp"}))
-        ->capture_default_str();
-    app.add_option(
-           "--shear-sign", shear_sign,
-           "sign of the shear field: openfoam (minus the stress on the body) or traction (the stress on the body)")
-        ->type_name("SIGN")
-        ->check(CLI::IsMember({"openfoam", "traction"}))
-        ->capture_default_str();
+    add_shown(
+        app, "--pressure-kind", kind, "KIND",
+        "scaling of pressure and shear: kinematic (divided by rho), static (in Pa) or cp (divided by 0.5 rho U^2)")
+        ->check(CLI::IsMember({"kinematic", "static", "cp"}));
+    add_shown(app, "--shear-sign", shear_sign, "SIGN",
+              "sign of the shear field: openfoam (minus the stress on the body) or traction (the stress on the body)")
+        ->check(CLI::IsMember({"openfoam", "traction"}));
     app.add_flag("--flip-normals", options.flip_normals,
                  "reverse the polygons' normals, because they point into the body");
     add_orient_option(app, options.orient, "as-is");
-    app.add_option("--rho", rho, "density")->type_name("RHO")->capture_default_str();
-    app.add_option("--p-inf", p_inf,
-                   "pressure of the free stream, which is subtracted from the field, in its units; needed where a "
-                   "surface is open")
-        ->type_name("P")
-        ->capture_default_str();
-    app.add_option("--u-inf", u_inf,
-                   "speed of the flow, or its velocity vector, which then also is the direction of drag")
-        ->type_name("U|X,Y,Z");
-    app.add_option("--area", area, "reference area; together with --u-inf gives coefficients")->type_name("A");
-    app.add_option("--length", length, "reference length for the moment coefficients")->type_name("L");
-    app.add_option("--center", center, "point about which moments are computed")
-        ->type_name("X,Y,Z")
-        ->default_str("0,0,0");
-    app.add_option("--drag-dir", drag, "direction of drag")
-        ->type_name("X,Y,Z")
-        ->default_str("the flow's, otherwise 1,0,0");
-    app.add_option("--lift-dir", lift, "direction of lift")
-        ->type_name("X,Y,Z")
+    add_shown(app, "--rho", rho, "RHO", "density");
+    add_shown(app, "--p-inf", p_inf, "P",
+              "pressure of the free stream, which is subtracted from the field, in its units; needed where a "
+              "surface is open");
+    add_named(app, "--u-inf", u_inf, "U|X,Y,Z",
+              "speed of the flow, or its velocity vector, which then also is the direction of drag");
+    add_named(app, "--area", area, "A", "reference area; together with --u-inf gives coefficients");
+    add_named(app, "--length", length, "L", "reference length for the moment coefficients");
+    add_named(app, "--center", center, "X,Y,Z", "point about which moments are computed")->default_str("0,0,0");
+    add_named(app, "--drag-dir", drag, "X,Y,Z", "direction of drag")->default_str("the flow's, otherwise 1,0,0");
+    add_named(app, "--lift-dir", lift, "X,Y,Z", "direction of lift")
         ->default_str("up (z) without its part along the drag");
     app.add_flag("--json", options.json,
                  "one JSON object on stdout instead of the report; an array of them for several files");

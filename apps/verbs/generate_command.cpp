@@ -1,13 +1,11 @@
 // meshard generate: generates fields on a regular grid from a denoiser's checkpoint and conditions.
-#include "apps/devices/rank_device.h"
 #include "apps/learning/prediction/image_generation.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/output_file.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "partition/error.h"
-
-#include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <iostream>
@@ -45,46 +43,32 @@ bool parse(std::span<const std::string> arguments, GenerateArguments& options)
     auto& generation = options.generation;
     auto& sampling = generation.sampling;
     std::string condition, arrays, fields, association = "point";
-    app.add_option("checkpoint", generation.checkpoint,
-                   "weights: .mdlus, or .safetensors or .pt with the .json that `meshard convert` writes beside it")
-        ->required()
-        ->type_name("CHECKPOINT");
-    app.add_option("conditions", generation.conditions, "image data of one layer whose arrays the model is told: .vti")
-        ->required()
-        ->type_name("CONDITIONS");
-    app.add_option("-o,--output", generation.output,
-                   "file to write, with the conditions and the generated fields: .vti")
-        ->required()
-        ->type_name("OUT");
+    add_named(app, "checkpoint", generation.checkpoint, "CHECKPOINT",
+              "weights: .mdlus, or .safetensors or .pt with the .json that `meshard convert` writes beside it")
+        ->required();
+    add_named(app, "conditions", generation.conditions, "CONDITIONS",
+              "image data of one layer whose arrays the model is told: .vti")
+        ->required();
+    add_named(app, "-o,--output", generation.output, "OUT",
+              "file to write, with the conditions and the generated fields: .vti")
+        ->required();
     add_count_option(app, "--steps", sampling.num_steps,
                      "levels of noise; the model is called twice at each but the last");
-    app.add_option("--seed", sampling.seed, "of all noise")->type_name("S")->capture_default_str();
+    add_shown(app, "--seed", sampling.seed, "S", "of all noise");
     add_count_option(app, "--samples", generation.num_samples, "images to generate, each from noise of its own");
-    app.add_option("--sigma-min", sampling.sigma_min, "lowest level of noise")->type_name("S")->capture_default_str();
-    app.add_option("--sigma-max", sampling.sigma_max,
-                   "level of the noise at the start; the recipe of StormScope has 800")
-        ->type_name("S")
-        ->capture_default_str();
-    app.add_option("--rho", sampling.rho, "larger: more of the steps at low noise")
-        ->type_name("R")
-        ->capture_default_str();
-    app.add_option("--churn", sampling.churn, "noise that is added anew in all steps together (S_churn); 0: none")
-        ->type_name("S")
-        ->capture_default_str();
-    app.add_option("--condition", condition,
-                   "numbers of the whole image that the model is told, in the order of its training")
-        ->type_name("A,...");
-    app.add_option("--arrays", arrays, "arrays of the conditions in the order of the model's channels")
-        ->type_name("NAME,...")
+    add_shown(app, "--sigma-min", sampling.sigma_min, "S", "lowest level of noise");
+    add_shown(app, "--sigma-max", sampling.sigma_max, "S",
+              "level of the noise at the start; the recipe of StormScope has 800");
+    add_shown(app, "--rho", sampling.rho, "R", "larger: more of the steps at low noise");
+    add_shown(app, "--churn", sampling.churn, "S", "noise that is added anew in all steps together (S_churn); 0: none");
+    add_named(app, "--condition", condition, "A,...",
+              "numbers of the whole image that the model is told, in the order of its training");
+    add_named(app, "--arrays", arrays, "NAME,...", "arrays of the conditions in the order of the model's channels")
         ->default_str("all, in the file's order");
-    app.add_option("--fields", fields, "names of the generated channels")
-        ->type_name("NAME,...")
-        ->default_str("generated_1, ...");
-    app.add_option("--association", association, "where the arrays live: point or cell")
-        ->type_name("WHERE")
-        ->capture_default_str();
+    add_named(app, "--fields", fields, "NAME,...", "names of the generated channels")->default_str("generated_1, ...");
+    add_shown(app, "--association", association, "WHERE", "where the arrays live: point or cell");
     add_overwrite_option(app, options.input_as_output);
-    app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
+    add_device_option(app, options.device);
     add_rank_options(app, options.ranks);
     if (!parse_arguments(app, arguments)) return false;
 

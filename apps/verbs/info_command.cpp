@@ -6,6 +6,7 @@
 #include "apps/fields/series_summary.h"
 #include "apps/learning/checkpoints/checkpoint_conversion.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/sibling_program.h"
 #include "apps/program/verbs.h"
 #include "io/checkpoints/model_checkpoint.h"
@@ -16,7 +17,6 @@
 #include "io/vtk/grid_file.h"
 #include "partition/mesh/mesh_faults.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -380,9 +380,8 @@ int info_command(std::span<const std::string> arguments)
         "arrays, and why others\n"
         "are none; for a checkpoint the architecture and its parameters. Exit code 3 if it cannot be read.",
         "info");
-    app.add_option("file", file,
-                   "mesh, OpenFOAM case, shards folder or checkpoint; `meshard convert --help` lists the formats")
-        ->type_name("FILE");
+    add_named(app, "file", file, "FILE",
+              "mesh, OpenFOAM case, shards folder or checkpoint; `meshard convert --help` lists the formats");
     app.add_flag("--changes", changes,
                  "of a series in time: read all states and list what changes between them and what is constant");
     app.add_flag("--devices", devices,

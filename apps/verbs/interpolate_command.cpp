@@ -7,6 +7,7 @@
 #include "apps/fields/mesh_fields.h"
 #include "apps/learning/cases/mesh_handover.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/output_file.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
@@ -19,7 +20,6 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
-#include <CLI/CLI.hpp>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 #include <fmt/core.h>
@@ -66,33 +66,23 @@ bool parse(std::span<const std::string> arguments, InterpolateOptions& options)
                  "the distance to a power. A target at the position of a source gets its value. Values of cells are "
                  "taken to be at their centroids.",
                  "interpolate");
-    app.add_option("source", options.source, "mesh with the fields, of any format that can be read")
-        ->required()
-        ->type_name("SOURCE");
-    app.add_option("target", options.target, "mesh or point cloud that gets the fields")
-        ->required()
-        ->type_name("TARGET");
-    app.add_option("-o,--output", options.output, fmt::format("file to write ({})", writable_formats()))
-        ->required()
-        ->type_name("OUT");
-    app.add_option("--fields", options.fields, "which fields, e.g. p,U; may be repeated; default: all of floating type")
-        ->type_name("NAME,...")
+    add_named(app, "source", options.source, "SOURCE", "mesh with the fields, of any format that can be read")
+        ->required();
+    add_named(app, "target", options.target, "TARGET", "mesh or point cloud that gets the fields")->required();
+    add_named(app, "-o,--output", options.output, "OUT", fmt::format("file to write ({})", writable_formats()))
+        ->required();
+    add_named(app, "--fields", options.fields, "NAME,...",
+              "which fields, e.g. p,U; may be repeated; default: all of floating type")
         ->allow_extra_args(false);
     add_place_option(app, "--from", from, "fields of points or of cells of SOURCE, if both have fields of that name");
     add_place_option(app, "--at", at, "whether points or cells of TARGET get the fields")->capture_default_str();
-    app.add_option("--neighbors", options.how.num_neighbors,
-                   "number of nearest values to average; 1: takes the nearest value, also of integers and texts")
-        ->check(CLI::Range(1, 1000))
-        ->type_name("K")
-        ->capture_default_str();
-    app.add_option("--power", options.how.power, "p of the weights 1 / distance^p")
-        ->check(CLI::PositiveNumber)
-        ->type_name("P")
-        ->capture_default_str();
-    app.add_option("--max-distance", max_distance,
-                   "largest distance to the nearest source; a target farther away is an error, unless --fill is given")
-        ->type_name("D");
-    app.add_option("--fill", fill, "value of targets beyond --max-distance, e.g. 0 or nan")->type_name("VALUE");
+    add_shown(app, "--neighbors", options.how.num_neighbors, "K",
+              "number of nearest values to average; 1: takes the nearest value, also of integers and texts")
+        ->check(CLI::Range(1, 1000));
+    add_shown(app, "--power", options.how.power, "P", "p of the weights 1 / distance^p")->check(CLI::PositiveNumber);
+    add_named(app, "--max-distance", max_distance, "D",
+              "largest distance to the nearest source; a target farther away is an error, unless --fill is given");
+    add_named(app, "--fill", fill, "VALUE", "value of targets beyond --max-distance, e.g. 0 or nan");
     app.add_flag("--replace", options.replaces, "replace arrays of TARGET that have the fields' names");
     add_overwrite_option(app, options.input_as_output);
     add_compress_option(app, compress);

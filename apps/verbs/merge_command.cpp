@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard merge: merges a shards folder into one mesh file, and compares it with the source on request.
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/output_file.h"
 #include "apps/program/verbs.h"
 #include "io/bytes/content_hash.h"
@@ -9,8 +10,6 @@
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/nearest_name.h"
-
-#include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <iostream>
@@ -51,11 +50,11 @@ int merge_command(std::span<const std::string> arguments)
         "the source bit for bit (points, cells, types, every array), otherwise the exit code is 1 and nothing is "
         "written.",
         "merge");
-    app.add_option("dir", folder, "shards folder to merge")->required()->type_name("DIR");
-    app.add_option("-o,--output", output, "mesh to write: .vtu, for surfaces also .vtp; may be left out with --verify")
-        ->type_name("FILE");
-    app.add_option("--verify", source, "file from which the shards were cut: the result must equal it bit for bit")
-        ->type_name("SOURCE");
+    add_named(app, "dir", folder, "DIR", "shards folder to merge")->required();
+    add_named(app, "-o,--output", output, "FILE",
+              "mesh to write: .vtu, for surfaces also .vtp; may be left out with --verify");
+    add_named(app, "--verify", source, "SOURCE",
+              "file from which the shards were cut: the result must equal it bit for bit");
     add_compress_option(app, compress);
     bool no_verify = false;
     add_verify_option(app, no_verify);

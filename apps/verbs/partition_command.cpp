@@ -6,12 +6,11 @@
 #include "apps/cut/whole_steps.h"
 #include "apps/cut/window_steps.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/verbs.h"
 #include "io/mesh_io.h"
 #include "io/vtk/mapped_mesh.h"
 #include "partition/mesh/mesh_faults.h"
-
-#include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <functional>
@@ -94,15 +93,13 @@ int partition_command(std::span<const std::string> words)
         "Cuts a mesh into shards of nearly the same number of cells (a point cloud: of points) with few faces between\n"
         "them and few ghosts, and writes them as a folder of VTK files that ParaView opens.",
         "partition");
-    app.add_option("file", file, "mesh or OpenFOAM case to cut; `meshard convert --help` lists the formats")
-        ->required()
-        ->type_name("FILE");
+    add_named(app, "file", file, "FILE", "mesh or OpenFOAM case to cut; `meshard convert --help` lists the formats")
+        ->required();
     add_cut_options(app, arguments);
     std::string max_memory;
-    app.add_option("--max-memory", max_memory,
-                   "most memory that a process may use, e.g. 4G; the file is then read in parts: .vtu or .vtp, "
-                   "appended raw, or .vtkhdf")
-        ->type_name("SIZE")
+    add_named(app, "--max-memory", max_memory, "SIZE",
+              "most memory that a process may use, e.g. 4G; the file is then read in parts: .vtu or .vtp, "
+              "appended raw, or .vtkhdf")
         ->default_str("no limit");
     if (!parse_arguments(app, words)) return exit_code::ok;
     const auto messages = ranks_of_this_run();

@@ -8,7 +8,7 @@
 #include "apps/learning/prediction/series_prediction.h"
 #include "apps/learning/prediction/told_values.h"
 #include "apps/program/command_line.h"
-#include "apps/program/orient_option.h"
+#include "apps/program/options.h"
 #include "apps/program/output_file.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
@@ -20,7 +20,6 @@
 #include "partition/lists.h"
 #include "partition/nearest_name.h"
 
-#include <CLI/CLI.hpp>
 #include <c10/util/StringUtil.h>
 #include <fmt/core.h>
 
@@ -97,36 +96,30 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                  "predict");
     std::vector<std::string> settings, words;
     std::string constants, time, association = "cell", memory = "auto";
-    app.add_option("input", words,
-                   "folders of runs of `meshard train`, one or several, or a file of weights as of --model; then the "
-                   "meshes to predict on")
-        ->required()
-        ->type_name("[RUN_DIR...] INPUT...");
-    app.add_option("--model", options.model,
-                   "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside it has the "
-                   "fields' mean and std")
-        ->type_name("FILE");
-    app.add_option("-o,--output", options.output,
-                   "file to write: .vtp, .vtu; .pvtp, .pvtu with a piece a rank; .vti of grids; with --steps "
-                   ".pvd, .vtkhdf; of several inputs a folder")
-        ->required()
-        ->type_name("OUT");
+    add_named(app, "input", words, "[RUN_DIR...] INPUT...",
+              "folders of runs of `meshard train`, one or several, or a file of weights as of --model; then the "
+              "meshes to predict on")
+        ->required();
+    add_named(app, "--model", options.model, "FILE",
+              "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside it has the "
+              "fields' mean and std");
+    add_named(app, "-o,--output", options.output, "OUT",
+              "file to write: .vtp, .vtu; .pvtp, .pvtu with a piece a rank; .vti of grids; with --steps "
+              ".pvd, .vtkhdf; of several inputs a folder")
+        ->required();
     add_overwrite_option(app, options.input_as_output);
-    app.add_option("--set", settings,
-                   "value of a column of the case table in training, e.g. length=1.044, or of data.reference, e.g. "
-                   "U_inf=40; may be repeated")
-        ->type_name("NAME=VALUE");
-    app.add_option(
-           "--wall", options.walls,
-           "surface whose distance is an input, or that domino encodes, once for all inputs or once for each in turn")
-        ->allow_extra_args(false)
-        ->type_name("FILE");
+    add_named(app, "--set", settings, "NAME=VALUE",
+              "value of a column of the case table in training, e.g. length=1.044, or of data.reference, e.g. "
+              "U_inf=40; may be repeated");
+    add_named(
+        app, "--wall", options.walls, "FILE",
+        "surface whose distance is an input, or that domino encodes, once for all inputs or once for each in turn")
+        ->allow_extra_args(false);
     add_orient_option(app, options.orient, "what the run did in training (data.orient)");
-    app.add_option("--other-part", options.other_parts,
-                   "the volume of a surface, or the surface of a volume, whose points abupt is told, once for all "
-                   "inputs or once for each in turn")
-        ->allow_extra_args(false)
-        ->type_name("FILE");
+    add_named(app, "--other-part", options.other_parts, "FILE",
+              "the volume of a surface, or the surface of a volume, whose points abupt is told, once for all "
+              "inputs or once for each in turn")
+        ->allow_extra_args(false);
     app.add_flag(
         "--forces", options.prediction.with_forces,
         "say Cd, Cl, Cs, and with moment_length moments; area, U_inf, ... as in the run, or by --set or --table");
@@ -135,28 +128,24 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                        "write how Cd, Cl, Cs, Cmx, Cmy or Cmz changes with each point: arrays dCd_dx, and dCd_dn "
                        "along the normal; repeatable");
     sensitivity->allow_extra_args(false)->type_name("NAME");
-    app.add_option("--table", options.table,
-                   "values of each input before those of --set, .csv or .json; its column id is the file's name, or "
-                   "the id that it has in training")
-        ->type_name("FILE");
-    app.add_option("--csv", options.csv, "table of coefficients to write, with a row an input; with --forces")
-        ->type_name("FILE");
+    add_named(app, "--table", options.table, "FILE",
+              "values of each input before those of --set, .csv or .json; its column id is the file's name, or "
+              "the id that it has in training");
+    add_named(app, "--csv", options.csv, "FILE", "table of coefficients to write, with a row an input; with --forces");
     add_json_option(app, options.json);
-    app.add_option("--dropout-draws", options.prediction.num_draws,
-                   "predict so many times with the model's dropout, as in training: mean, and spread as NAME_spread "
-                   "(Monte Carlo dropout)")
+    add_named(app, "--dropout-draws", options.prediction.num_draws, "N",
+              "predict so many times with the model's dropout, as in training: mean, and spread as NAME_spread "
+              "(Monte Carlo dropout)")
         ->check(CLI::Range(2, 100000))
-        ->excludes(sensitivity)
-        ->type_name("N");
+        ->excludes(sensitivity);
     auto* steps = app.add_option("--steps", options.series.num_steps,
                                  "of a run that learnt simulations in time: predict so many states, each from the one "
                                  "before it, from INPUT on, a mesh or a series");
     steps->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000000}))->type_name("N");
-    app.add_option("--step", options.series.step,
-                   "with --steps: time between two states, in place of that of INPUT, if it is a series, or of the "
-                   "training")
+    add_named(app, "--step", options.series.step, "DT",
+              "with --steps: time between two states, in place of that of INPUT, if it is a series, or of the "
+              "training")
         ->check(CLI::PositiveNumber)
-        ->type_name("DT")
         ->needs(steps);
     app.add_flag("--resume", options.series.goes_on,
                  "with --steps: go on after the last state of an output that was interrupted")
@@ -172,46 +161,31 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         app.add_option("--noise-levels", options.series.num_levels,
                        "levels of noise that a state is drawn through; the model is called twice at each but the last");
     levels->check(CLI::PositiveNumber)->type_name("N")->default_str("as in validation")->needs(steps);
-    app.add_option("--memory", memory,
-                   "what a Transolver keeps of each point between layers: stored, recomputed (half), streamed "
-                   "(nothing; slower) or auto")
-        ->type_name("MODE")
-        ->check(CLI::IsMember({"auto", "stored", "recomputed", "streamed"}))
-        ->capture_default_str();
-    app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
+    add_shown(app, "--memory", memory, "MODE",
+              "what a Transolver keeps of each point between layers: stored, recomputed (half), streamed "
+              "(nothing; slower) or auto")
+        ->check(CLI::IsMember({"auto", "stored", "recomputed", "streamed"}));
+    add_device_option(app, options.device);
     add_rank_options(app, options.ranks);
     auto* of_file = app.add_option_group("With --model, where its file does not say it");
-    of_file
-        ->add_option("--constants", constants,
-                     "what the model is told of the whole case, in the order of its training, e.g. density and speed: "
-                     "1.205,38.9")
-        ->type_name("A,...");
-    of_file->add_option("--time", time, "time of the case, for a model with time_input")->type_name("T");
-    of_file
-        ->add_option("--neighbors", options.data.num_neighbors,
-                     "nearest points that each point hears, for MeshGraphNet")
+    add_named(*of_file, "--constants", constants, "A,...",
+              "what the model is told of the whole case, in the order of its training, e.g. density and speed: "
+              "1.205,38.9");
+    add_named(*of_file, "--time", time, "T", "time of the case, for a model with time_input");
+    add_named(*of_file, "--neighbors", options.data.num_neighbors, "K",
+              "nearest points that each point hears, for MeshGraphNet")
         ->check(CLI::PositiveNumber)
-        ->type_name("K")
         ->default_str("6");
-    of_file
-        ->add_option("--center", options.data.center,
-                     "what is subtracted from the points: bounds (centre of the bounding box), none, or x,y,z")
-        ->type_name("WHAT")
+    add_named(*of_file, "--center", options.data.center, "WHAT",
+              "what is subtracted from the points: bounds (centre of the bounding box), none, or x,y,z")
         ->default_str("none");
-    of_file
-        ->add_option(
-            "--length", options.data.length,
-            "what the points are divided by: bounds (longest edge of the bounding box), none, a number, or three")
-        ->type_name("WHAT")
+    add_named(*of_file, "--length", options.data.length, "WHAT",
+              "what the points are divided by: bounds (longest edge of the bounding box), none, a number, or three")
         ->default_str("none");
-    of_file
-        ->add_option("--fields", options.data.fields,
-                     "names of the channels, with their number where it is not 1, e.g. pressure,shear_stress:3")
-        ->type_name("NAME[:N],...")
+    add_named(*of_file, "--fields", options.data.fields, "NAME[:N],...",
+              "names of the channels, with their number where it is not 1, e.g. pressure,shear_stress:3")
         ->default_str("one array, prediction");
-    of_file->add_option("--association", association, "where the fields live: cell or point")
-        ->type_name("WHERE")
-        ->capture_default_str();
+    add_shown(*of_file, "--association", association, "WHERE", "where the fields live: cell or point");
     if (!parse_arguments(app, arguments)) return false;
 
     if (options.model.empty() && words.size() > 1 && std::filesystem::is_regular_file(words.front()) &&

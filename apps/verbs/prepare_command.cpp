@@ -7,10 +7,9 @@
 #include "apps/learning/settings/training_config.h"
 #include "apps/learning/steps/run_cases.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
-
-#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <csignal>
@@ -39,10 +38,9 @@ bool parse_prepare(std::span<const std::string> arguments, PrepareArguments& opt
                  "prepare");
     add_config_option(app, options.config,
                       "configuration (YAML) of the training run, then settings that override it; ~key removes one");
-    app.add_option("--ranks", options.num_training_ranks,
-                   "ranks that will train, on which data.parts=auto depends; as many as prepare unless said")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N");
+    add_named(app, "--ranks", options.num_training_ranks, "N",
+              "ranks that will train, on which data.parts=auto depends; as many as prepare unless said")
+        ->check(CLI::PositiveNumber);
     add_rank_options(
         app, options.ranks,
         "start this many ranks on this machine, which deal the cases among them (torchrun, mpirun and srun work too)");

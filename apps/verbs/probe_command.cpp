@@ -2,16 +2,14 @@
 #include "apps/bench/probe.h"
 #include "apps/console/json_report.h"
 #include "apps/console/text_table.h"
-#include "apps/devices/rank_device.h"
 #include "apps/learning/checkpoints/tensor_file.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/output_file.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "io/bytes/made_folders.h"
 #include "partition/lists.h"
-
-#include <CLI/CLI.hpp>
 
 #include <cmath>
 #include <iostream>
@@ -35,29 +33,25 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
                  "gradients and buffers. Exit code 0: equal; 1: different; 2: usage; 6: an operator was refused.",
                  "probe");
     auto& request = options.request;
-    app.add_option("MODEL", request.model, "TorchScript file, from torch.jit.script(model).save(path)")
-        ->required()
-        ->type_name("MODEL.pt");
-    app.add_option(
-           "--input", request.input,
-           "safetensors file: input, or one tensor for each argument of forward by its name; and grad_output if wanted")
-        ->required()
-        ->type_name("FILE");
-    app.add_option("--shard", options.dims, "dimension of the input to cut, e.g. 2; two for a grid of ranks, e.g. 2,3")
-        ->required()
-        ->type_name("DIM[,DIM]");
-    app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
+    add_named(app, "MODEL", request.model, "MODEL.pt", "TorchScript file, from torch.jit.script(model).save(path)")
+        ->required();
+    add_named(
+        app, "--input", request.input, "FILE",
+        "safetensors file: input, or one tensor for each argument of forward by its name; and grad_output if wanted")
+        ->required();
+    add_named(app, "--shard", options.dims, "DIM[,DIM]",
+              "dimension of the input to cut, e.g. 2; two for a grid of ranks, e.g. 2,3")
+        ->required();
+    add_device_option(app, options.device);
     add_rank_options(app, options.ranks, "ranks that are started on this machine");
-    app.add_option("--uneven", options.shares, "shares of the ranks, e.g. 1,1; zero is allowed")
-        ->type_name("SHARE,...")
+    add_named(app, "--uneven", options.shares, "SHARE,...", "shares of the ranks, e.g. 1,1; zero is allowed")
         ->default_str("7,3,3,...");
     app.add_flag("--train", request.train, "training mode (batch norm, dropout); without it evaluation mode");
     app.add_flag(
         "--backward", request.backward,
         "gradients too; the loss is the sum of output times grad_output, else of all outputs times fixed numbers");
-    app.add_option("--output", options.output,
-                   "safetensors file to write: output, grad_input, grad.PARAMETER, in training mode buffer.NAME")
-        ->type_name("FILE");
+    add_named(app, "--output", options.output, "FILE",
+              "safetensors file to write: output, grad_input, grad.PARAMETER, in training mode buffer.NAME");
     add_json_option(app, options.json);
     if (!parse_arguments(app, arguments)) return false;
 

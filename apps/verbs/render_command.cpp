@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard render: draws a mesh file or a shards folder to a PNG file.
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/output_file.h"
 #include "apps/program/verbs.h"
 #include "io/bytes/made_folders.h"
@@ -10,8 +11,6 @@
 #include "io/shards/subdomain_io.h"
 #include "io/vtk/grid_file.h"
 #include "partition/nearest_name.h"
-
-#include <CLI/CLI.hpp>
 
 #include <charconv>
 #include <filesystem>
@@ -60,24 +59,18 @@ int render_command(std::span<const std::string> arguments)
     RenderOptions options;
     CLI::App app("Draws a surface, the outside of a volume, or a point cloud to a PNG file. Needs no display.",
                  "render");
-    app.add_option("file", file, "mesh or shards folder to draw; `meshard convert --help` lists the formats")
-        ->required()
-        ->type_name("FILE");
-    app.add_option("-o,--output", output, "picture to write (.png)")->required()->type_name("PNG");
-    app.add_option("--color-by", options.color_by,
-                   "array, of cells where points have one of that name, too; for a shards folder also PartitionId")
-        ->type_name("FIELD")
+    add_named(app, "file", file, "FILE", "mesh or shards folder to draw; `meshard convert --help` lists the formats")
+        ->required();
+    add_named(app, "-o,--output", output, "PNG", "picture to write (.png)")->required();
+    add_named(app, "--color-by", options.color_by, "FIELD",
+              "array, of cells where points have one of that name, too; for a shards folder also PartitionId")
         ->default_str("plain grey");
-    app.add_option("--component", options.component, "component of a vector: x, y, z or a number")
-        ->type_name("K")
+    add_named(app, "--component", options.component, "K", "component of a vector: x, y, z or a number")
         ->default_str("its magnitude");
-    app.add_option("--range", range, "lowest and highest value of the colours, e.g. -1,1")
-        ->type_name("A,B")
+    add_named(app, "--range", range, "A,B", "lowest and highest value of the colours, e.g. -1,1")
         ->default_str("those of the field");
-    app.add_option("--view", view, "direction of view, with x downstream and z up: iso, side, front or top")
-        ->type_name("NAME")
-        ->capture_default_str();
-    app.add_option("--size", size, "width and height in pixels")->type_name("WxH")->capture_default_str();
+    add_shown(app, "--view", view, "NAME", "direction of view, with x downstream and z up: iso, side, front or top");
+    add_shown(app, "--size", size, "WxH", "width and height in pixels");
     bool no_verify = false;
     add_verify_option(app, no_verify);
     InputAsOutput input_as_output{};

@@ -4,11 +4,10 @@
 #include "apps/cut/mesh_cut.h"
 #include "apps/cut/whole_steps.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/verbs.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/ghosts/subdomain.h"
-
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 
@@ -35,11 +34,10 @@ int repartition_command(std::span<const std::string> words)
                  "original mesh file\n"
                  "is not needed; the new shards still name it as their source, and merge to the same mesh.",
                  "repartition");
-    app.add_option("dir", folder, "shards folder to cut again")->required()->type_name("DIR");
-    app.add_option(
-           "--cost", costs,
-           "cost of each part of the folder in a run, e.g. in seconds, one number for each; the new parts balance it")
-        ->type_name("C,...");
+    add_named(app, "dir", folder, "DIR", "shards folder to cut again")->required();
+    add_named(
+        app, "--cost", costs, "C,...",
+        "cost of each part of the folder in a run, e.g. in seconds, one number for each; the new parts balance it");
     bool no_verify = false;
     add_verify_option(app, no_verify);
     add_cut_options(app, arguments);

@@ -1,14 +1,11 @@
 // meshard report: writes one page on runs that shows whether to trust them.
-#include "apps/devices/rank_device.h"
 #include "apps/learning/report/case_evaluation.h"
 #include "apps/learning/report/report.h"
 #include "apps/program/command_line.h"
-#include "apps/program/orient_option.h"
+#include "apps/program/options.h"
 #include "apps/program/output_file.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
-
-#include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <iostream>
@@ -39,28 +36,25 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
                  "some states, an animation.",
                  "report");
     std::vector<std::string> bounds, planes;
-    app.add_option(
-           "runs", options.runs,
-           "folders of runs of `meshard train`; data.root=DIR, data.forces.length=L: as now, not as in training")
-        ->required()
-        ->type_name("RUN...");
-    app.add_option("-o,--output", options.output, "folder of the report")->required()->type_name("DIR");
-    app.add_option("--cases", options.cases, "train, val, test, all or ids of the run's cases, separated by commas")
+    add_named(app, "runs", options.runs, "RUN...",
+              "folders of runs of `meshard train`; data.root=DIR, data.forces.length=L: as now, not as in training")
+        ->required();
+    add_named(app, "-o,--output", options.output, "DIR", "folder of the report")->required();
+    add_named(app, "--cases", options.cases, "CASES",
+              "train, val, test, all or ids of the run's cases, separated by commas")
         ->delimiter(',')
         ->allow_extra_args(false)
-        ->type_name("CASES")
         ->default_str("val,test");
-    app.add_option("--plane", planes, "of volumes show the cells that this plane crosses, e.g. x=1.2; may be repeated")
+    add_named(app, "--plane", planes, "AXIS=NUMBER",
+              "of volumes show the cells that this plane crosses, e.g. x=1.2; may be repeated")
         ->allow_extra_args(false)
-        ->type_name("AXIS=NUMBER")
         ->default_str("y=0, or the middle");
-    app.add_option(
-           "--fail-if", bounds,
-           "end with exit code 1 if this holds for a run, as evaluate has it, e.g. 'test.cd.mae>0.01'; may be repeated")
-        ->allow_extra_args(false)
-        ->type_name("NUMBER>BOUND");
+    add_named(
+        app, "--fail-if", bounds, "NUMBER>BOUND",
+        "end with exit code 1 if this holds for a run, as evaluate has it, e.g. 'test.cd.mae>0.01'; may be repeated")
+        ->allow_extra_args(false);
     add_orient_option(app, options.orient, "what each run did in training (data.orient)");
-    app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
+    add_device_option(app, options.device);
     add_rank_options(app, options.ranks);
     if (!parse_arguments(app, arguments)) return false;
     options.places = take_data_path_overrides(options.runs);

@@ -7,6 +7,7 @@
 #include "apps/learning/sweep/run_results.h"
 #include "apps/learning/sweep/sweep_plan.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "io/bytes/atomic_file.h"
@@ -14,7 +15,6 @@
 #include "partition/error.h"
 #include "partition/lists.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
 #include <array>
@@ -54,27 +54,20 @@ bool parse(std::span<const std::string> arguments, SweepArguments& options)
     add_config_option(app, options.config,
                       "configuration of `meshard train` (YAML), then settings that override it in all runs, e.g. "
                       "training.num_epochs=20");
-    app.add_option("-o,--output", options.output, "folder of the runs, of sweep.json and sweep.csv")
-        ->required()
-        ->type_name("DIR");
-    app.add_option("--grid", grid,
-                   "key and its values, e.g. 'training.optimizer.lr=[1e-3, 3e-3]'; may be repeated: every combination "
-                   "is a place of the grid")
-        ->allow_extra_args(false)
-        ->type_name("KEY=[VALUE, ...]");
-    app.add_option("--folds", options.num_folds,
-                   "deal the cases of train and val anew into so many folds, each of which is the validation once")
+    add_named(app, "-o,--output", options.output, "DIR", "folder of the runs, of sweep.json and sweep.csv")->required();
+    add_named(app, "--grid", grid, "KEY=[VALUE, ...]",
+              "key and its values, e.g. 'training.optimizer.lr=[1e-3, 3e-3]'; may be repeated: every combination "
+              "is a place of the grid")
+        ->allow_extra_args(false);
+    add_named(app, "--folds", options.num_folds, "K",
+              "deal the cases of train and val anew into so many folds, each of which is the validation once")
         ->check(CLI::Range(2, 1000000))
-        ->type_name("K")
         ->default_str("the split as it is");
-    app.add_option("--seeds", options.num_seeds, "runs with different seeds, from the configuration's seed on")
-        ->check(CLI::Range(1, 1000000))
-        ->type_name("N")
-        ->capture_default_str();
-    app.add_option("--budget", options.budget, "time after which no run goes on, e.g. 90s, 60m, 1.5h")
-        ->type_name("TIME")
+    add_shown(app, "--seeds", options.num_seeds, "N", "runs with different seeds, from the configuration's seed on")
+        ->check(CLI::Range(1, 1000000));
+    add_named(app, "--budget", options.budget, "TIME", "time after which no run goes on, e.g. 90s, 60m, 1.5h")
         ->default_str("any");
-    app.add_option("--device", options.device, "as `meshard train` takes it")->type_name("NAME");
+    add_named(app, "--device", options.device, "NAME", "as `meshard train` takes it");
     add_rank_options(app, options.ranks, "ranks of each run, started on this machine");
     app.add_flag("--accept-data", options.accepts_data, "as `meshard train` takes it");
     app.add_flag("--dry-run", options.is_dry, "list the runs, and end");

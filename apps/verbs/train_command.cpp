@@ -9,6 +9,7 @@
 #include "apps/learning/settings/training_config.h"
 #include "apps/learning/training/training.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "apps/program/version.h"
@@ -16,7 +17,6 @@
 #include "io/bytes/file_lock.h"
 #include "io/bytes/interruption.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -64,15 +64,12 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
         "checkpoints and metrics to OUTPUT_DIR/RUN_ID. Settings are read from the file, then from key=value words.",
         "train");
     std::vector<std::string> words;
-    app.add_option(
-           "config", words,
-           "configuration (YAML), then settings that override it, e.g. training.num_epochs=20; ~key removes one")
-        ->type_name("CONFIG.yaml [key=value|~key ...]");
-    app.add_option("--device", options.device, std::string(kDeviceMeaning) + " (key device)")->type_name("NAME");
+    add_named(app, "config", words, "CONFIG.yaml [key=value|~key ...]",
+              "configuration (YAML), then settings that override it, e.g. training.num_epochs=20; ~key removes one");
+    add_named(app, "--device", options.device, "NAME", std::string(kDeviceMeaning) + " (key device)");
     add_rank_options(app, options.ranks);
-    app.add_option("--resume", options.resume,
-                   "continue this run from its last checkpoint; key=value words become part of its settings")
-        ->type_name("RUN_DIR");
+    add_named(app, "--resume", options.resume, "RUN_DIR",
+              "continue this run from its last checkpoint; key=value words become part of its settings");
     app.add_flag("--validate", options.validate,
                  "check the configuration, build the model and read one case; no training");
     app.add_flag("--print-plan", options.print_plan,
@@ -81,11 +78,10 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
     app.add_flag("--print-config", options.print_config, "print every setting with its source, and end");
     app.add_flag("--list-keys", options.list_keys, "print every key with its default and meaning, and end");
     app.add_flag("--overwrite", options.overwrite, "replace an earlier run of the same name");
-    app.add_option("--profile", options.profile_steps,
-                   "trace this many steps after the first, a file a rank (RUN_DIR/profile/rank_0.json), and print what "
-                   "their time went into")
-        ->check(CLI::PositiveNumber)
-        ->type_name("STEPS");
+    add_named(app, "--profile", options.profile_steps, "STEPS",
+              "trace this many steps after the first, a file a rank (RUN_DIR/profile/rank_0.json), and print what "
+              "their time went into")
+        ->check(CLI::PositiveNumber);
     app.add_flag("--verify-sources", options.verify_sources,
                  "read every source completely, to check that cached shards are still those of it");
     app.add_flag(
