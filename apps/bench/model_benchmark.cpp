@@ -6,7 +6,6 @@
 #include "apps/devices/device_load.h"
 #include "models/layers/metrics.h"
 #include "models/registry/registry.h"
-#include "models/transolver/transolver.h"
 #include "partition/error.h"
 #include "sharding/memory/device_graph.h"
 #include "sharding/parameters/fused_adamw.h"
@@ -138,7 +137,7 @@ std::shared_ptr<const CaseBody> unit_cube()
 
 }  // namespace
 
-TimedModel timed_transolver(const StepShape& shape, c10::Device device)
+Transolver make_transolver(const StepShape& shape, c10::Device device)
 {
     TransolverOptions options;
     options.functional_dim = 1;
@@ -149,9 +148,15 @@ TimedModel timed_transolver(const StepShape& shape, c10::Device device)
     options.n_head = shape.n_head;
     options.slice_num = shape.slice_num;
     options.mlp_ratio = kMlpRatio;
-    torch::manual_seed(0);
     Transolver model(options);
     move_module(*model, device);
+    return model;
+}
+
+TimedModel timed_transolver(const StepShape& shape, c10::Device device)
+{
+    torch::manual_seed(0);
+    auto model = make_transolver(shape, device);
     const auto fx = torch::ones({1, shape.num_points, 1}, device),
                embedding = torch::rand({1, shape.num_points, kInputs - 1}, device);
     return {.name = "transolver",

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/bench/training_benchmark.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/precision.h"
+#include "models/transolver/transolver.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -17,6 +17,18 @@
 #include <vector>
 
 namespace meshard {
+
+/// A Transolver and its cloud of points.
+struct StepShape {
+    std::int64_t num_points = 20000;  ///< points of the whole cloud
+    std::int64_t n_hidden = 64;
+    std::int64_t n_layers = 4;
+    std::int64_t n_head = 4;
+    std::int64_t slice_num = 32;
+};
+
+/// Makes a Transolver that is told a one and 6 further numbers of each point, and gives 4.
+Transolver make_transolver(const StepShape& shape, c10::Device device);
 
 /// A model with inputs to run it on.
 struct TimedModel {

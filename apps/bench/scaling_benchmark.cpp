@@ -2,13 +2,14 @@
 #include "apps/bench/scaling_benchmark.h"
 
 #include "apps/bench/rank_timing.h"
-#include "apps/bench/training_benchmark.h"
 #include "apps/console/repeated_times.h"
 #include "apps/learning/grids/grid_case.h"
 #include "models/grids/fno.h"
+#include "models/layers/metrics.h"
 #include "models/registry/registry.h"
 #include "partition/lists.h"
 #include "sharding/parameters/fully_shard.h"
+#include "sharding/parameters/fused_adamw.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -39,10 +40,12 @@ ScalingResult compare(const std::string& workload, const std::string& kind, cons
     std::vector<double> ceilings, times, ratios;
     for (int i = -1; i < num_repeats; ++i) {  // one pair to warm up
         const auto ceiling = share * seconds_together(*mesh, plain);
-        mesh->counter().reset();
-        const auto time = seconds_together(*mesh, sharded);
-        result.num_messages = mesh->counter().num_calls() - 2;  // without those of the timing itself
-        result.message_bytes = mesh->counter().total_bytes();
+        const auto time = seconds_together(*mesh, [&] {
+            mesh->counter().reset();
+            sharded();
+            result.num_messages = mesh->counter().num_calls();
+            result.message_bytes = mesh->counter().total_bytes();
+        });
         if (i < 0) continue;
         ceilings.push_back(ceiling);
         times.push_back(time);
@@ -176,18 +179,18 @@ ScalingResult grid_model(const TimedGridModel& of, const std::string& kind, cons
         [&] { run(model, sharded); });
 }
 
-ScalingResult transolver(int num_repeats, std::int64_t num_points, const std::string& kind, World& world)
+/// A training step of a model on the rows of one rank, or of all.
+Work step_of(Transolver model, const at::Tensor& fx, const at::Tensor& embedding, const at::Tensor& target,
+             const at::Device& device)
 {
-    StepShape shape;
-    shape.num_points = num_points;
-    const auto times = time_training_step(shape, num_repeats, world);
-    return {fmt::format("Transolver, {}k points", num_points / 1000),
-            kind,
-            times.plain_seconds,
-            times.sharded_seconds,
-            1 / times.sharded_over_plain,
-            times.num_messages,
-            times.message_bytes};
+    const std::shared_ptr<torch::optim::AdamW> optimizer =
+        make_adamw(model->parameters(), torch::optim::AdamWOptions(1e-3));
+    return [=]() mutable {
+        optimizer->zero_grad();
+        mean_squared_error(model->forward(fx, embedding), target).backward();
+        optimizer->step();
+        wait_for_device(device);
+    };
 }
 
 MachineCeilings ceilings_of(const DeviceMesh& mesh)
@@ -217,6 +220,24 @@ MachineCeilings ceilings_of(const DeviceMesh& mesh)
 
 }  // namespace
 
+ScalingResult time_training_step(const StepShape& shape, const std::string& kind, int num_repeats, World& world)
+{
+    const auto mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
+    const auto device = world.device();
+    torch::manual_seed(0);
+    auto plain = make_transolver(shape, device), sharded = make_transolver(shape, device);
+    const auto replicated = replicate(*sharded, mesh);
+    const auto layout = even_layout(shape.num_points, 1, *mesh);
+    const auto own = layout.extents->at(mesh->all().rank());
+    const auto fx = torch::ones({1, own, 1}, device), embedding = torch::rand({1, own, 6}, device),
+               target = torch::rand({1, own, 4}, device);
+    const auto spec = make_spec(mesh, {layout});
+    return compare(
+        fmt::format("Transolver, {}k points", shape.num_points / 1000), kind, mesh, num_repeats, 1,
+        step_of(plain, fx, embedding, target, device),
+        step_of(sharded, from_local(fx, spec), from_local(embedding, spec), from_local(target, spec), device));
+}
+
 ScalingReport measure_scaling(const std::vector<std::string>& workloads, int num_repeats, World& world)
 {
     const auto is_wanted = [&](const char* name) { return contains(workloads, name); };
@@ -227,9 +248,9 @@ ScalingReport measure_scaling(const std::vector<std::string>& workloads, int num
     report.backend = world.backend_name();
     report.ceilings = ceilings_of(*mesh);
     if (is_wanted("transolver")) {
-        report.results.push_back(transolver(num_repeats, 20'000, "strong", world));
-        report.results.push_back(transolver(num_repeats, 80'000, "strong", world));
-        report.results.push_back(transolver(num_repeats, 10'000 * world.size(), "weak", world));
+        report.results.push_back(time_training_step({.num_points = 20'000}, "strong", num_repeats, world));
+        report.results.push_back(time_training_step({.num_points = 80'000}, "strong", num_repeats, world));
+        report.results.push_back(time_training_step({.num_points = 10'000 * world.size()}, "weak", num_repeats, world));
     }
     if (is_wanted("attention")) {
         report.results.push_back(attention(mesh, num_repeats, false));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/bench/model_benchmark.h"
 #include "sharding/transport/launch.h"
 
 #include <cstdint>
@@ -39,6 +40,11 @@ struct ScalingReport {
     MachineCeilings ceilings;
     std::vector<ScalingResult> results;
 };
+
+/// Times forward, backward and AdamW of a Transolver. On one rank the ceiling is the same step without sharded tensors;
+/// on several a plain step with this rank's number of points on all ranks at once. Collective over all ranks of
+/// `world`; every rank gets the same results but for its own messages.
+ScalingResult time_training_step(const StepShape& shape, const std::string& kind, int num_repeats, World& world);
 
 /// Times ring attention (even and uneven shards), a Transolver of two sizes, and a vision transformer and a U-Net of
 /// volumes on grids cut into blocks. Plain and sharded runs alternate; results are medians of the slowest rank's times.

@@ -3,18 +3,18 @@
 #include "apps/bench/model_benchmark.h"
 #include "apps/bench/operator_benchmark.h"
 #include "apps/bench/scaling_benchmark.h"
-#include "apps/bench/training_benchmark.h"
 #include "apps/console/json_report.h"
 #include "apps/console/text_table.h"
 #include "apps/devices/device_load.h"
 #include "apps/devices/rank_device.h"
 #include "apps/program/command_line.h"
+#include "apps/program/options.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "apps/verbs/data_bench_command.h"
 #include "partition/lists.h"
 
-#include <CLI/CLI.hpp>
+#include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
 #include <fmt/core.h>
 
@@ -103,12 +103,9 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
                  "partition: methods of cutting meshes against METIS; see meshard bench partition --help.\n"
                  "data: how fast the cases of a training run come from the disk; see meshard bench data --help.",
                  "bench");
-    app.add_option(
-           "WHAT", options.what,
-           "what to time: step, model, scaling, operators or ghosts; or partition or data, which have other options")
-        ->type_name("WHAT")
-        ->check(CLI::IsMember({"step", "model", "scaling", "operators", "ghosts"}))
-        ->capture_default_str();
+    add_shown(app, "WHAT", options.what, "WHAT",
+              "what to time: step, model, scaling, operators or ghosts; or partition or data, which have other options")
+        ->check(CLI::IsMember({"step", "model", "scaling", "operators", "ghosts"}));
     auto& shape = options.shape;
     add_count_option(app, "--points", shape.num_points, "points of the whole cloud; for ghosts 1000000 by default");
     add_count_option(app, "--hidden", shape.n_hidden, "channels of the model");
@@ -116,49 +113,36 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     add_count_option(app, "--heads", shape.n_head, "attention heads of the model");
     add_count_option(app, "--slices", shape.slice_num, "slices of each head");
     add_count_option(app, "--rows", options.num_rows, "for ghosts: rows of 64 channels that each rank sends");
-    app.add_option("--model", options.model,
-                   "for model: a model by name, as in docs/models.md; --hidden to --slices are transolver's")
-        ->type_name("NAME")
-        ->capture_default_str();
-    app.add_option("--arguments", options.arguments,
-                   "for model: arguments of its constructor as JSON, over the defaults")
-        ->type_name("JSON");
-    app.add_option("--grid", options.grid,
-                   "for model, models of grids: cells along each direction; by default a cube of about --points cells")
-        ->type_name("N,...")
+    add_shown(app, "--model", options.model, "NAME",
+              "for model: a model by name, as in docs/models.md; --hidden to --slices are transolver's");
+    add_named(app, "--arguments", options.arguments, "JSON",
+              "for model: arguments of its constructor as JSON, over the defaults");
+    add_named(app, "--grid", options.grid, "N,...",
+              "for model, models of grids: cells along each direction; by default a cube of about --points cells")
         ->delimiter(',')
         ->check(CLI::PositiveNumber);
-    app.add_option(
-           "--memory", options.memory,
-           "for model: memory mode, stored, recomputed, streamed, or auto: the first of them that fits into the device")
-        ->type_name("MODE")
-        ->check(CLI::IsMember(kMemoryNames))
-        ->capture_default_str();
-    app.add_option("--device", options.device, "for step and model: " + std::string(kDeviceMeaning))
-        ->type_name("NAME")
-        ->capture_default_str();
-    app.add_option("--precision", options.precision,
-                   "for model: float32, tf32, bfloat16 or float16, as training.precision")
-        ->type_name("NAME")
-        ->check(CLI::IsMember(kPrecisionNames))
-        ->capture_default_str();
+    add_shown(
+        app, "--memory", options.memory, "MODE",
+        "for model: memory mode, stored, recomputed, streamed, or auto: the first of them that fits into the device")
+        ->check(CLI::IsMember(kMemoryNames));
+    add_shown(app, "--device", options.device, "NAME", "for step and model: " + std::string(kDeviceMeaning));
+    add_shown(app, "--precision", options.precision, "NAME",
+              "for model: float32, tf32, bfloat16 or float16, as training.precision")
+        ->check(CLI::IsMember(kPrecisionNames));
     std::vector<std::string> also;
-    app.add_option("--also", also,
-                   "for model: another run with these changes, e.g. "
-                   "points=100000,slices=512,memory=auto,precision=tf32; may be repeated")
-        ->allow_extra_args(false)
-        ->type_name("NAME=VALUE,...");
+    add_named(app, "--also", also, "NAME=VALUE,...",
+              "for model: another run with these changes, e.g. "
+              "points=100000,slices=512,memory=auto,precision=tf32; may be repeated")
+        ->allow_extra_args(false);
     app.add_flag("--graph", options.from_graph,
                  "for model: the training step as one recorded launch, too; it takes its memory twice");
     app.add_flag("--inference", options.inference_only, "for model: no training step");
-    app.add_option("--workload", options.workloads,
-                   "for scaling: only these, transolver, attention, vit, unet (both on grids) or spectral (of FNO)")
-        ->type_name("NAME...")
+    add_named(app, "--workload", options.workloads, "NAME...",
+              "for scaling: only these, transolver, attention, vit, unet (both on grids) or spectral (of FNO)")
         ->check(CLI::IsMember(kScalingWorkloads))
         ->default_str("all");
-    app.add_option("--repeats", options.num_repeats, "pairs of runs that are timed")
+    add_named(app, "--repeats", options.num_repeats, "N", "pairs of runs that are timed")
         ->check(CLI::PositiveNumber)
-        ->type_name("N")
         ->default_str("15, for scaling 5");
     add_rank_options(app, options.ranks, "start this many ranks on this machine");
     app.add_flag("--json", options.json,
@@ -185,20 +169,21 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     return true;
 }
 
-void report(const BenchArguments& arguments, const StepTimes& times)
+void report_step(const BenchArguments& arguments, const ScalingResult& step, int num_ranks)
 {
     const auto& shape = arguments.shape;
-    const double rate = static_cast<double>(shape.num_points) / times.sharded_seconds;
+    const auto num_threads = at::get_num_threads();
+    const double rate = static_cast<double>(shape.num_points) / step.sharded_seconds;
     if (arguments.json) {
         print_json({{"points", shape.num_points},
-                    {"ranks", times.num_ranks},
-                    {"threads_per_rank", times.threads_per_rank},
-                    {"plain_seconds", times.plain_seconds},
-                    {"sharded_seconds", times.sharded_seconds},
-                    {"sharded_over_plain", times.sharded_over_plain},
+                    {"ranks", num_ranks},
+                    {"threads_per_rank", num_threads},
+                    {"plain_seconds", step.ceiling_seconds},
+                    {"sharded_seconds", step.sharded_seconds},
+                    {"sharded_over_plain", 1 / step.efficiency},
                     {"points_per_second", rate},
-                    {"messages_per_step", times.num_messages},
-                    {"message_bytes_per_step", times.message_bytes}});
+                    {"messages_per_step", step.num_messages},
+                    {"message_bytes_per_step", step.message_bytes}});
         return;
     }
     std::cout << fmt::format("Training step: {} points, {} layers, {} channels, {} heads, {} slices; {} rank(s) of {} "
@@ -207,11 +192,10 @@ void report(const BenchArguments& arguments, const StepTimes& times)
                              "  sharded                    {:g} s, {:g} points/s\n"
                              "  sharded / plain            {:g} (median of {} pairs)\n"
                              "  messages per step and rank {}, {} bytes\n",
-                             shape.num_points, shape.n_layers, shape.n_hidden, shape.n_head, shape.slice_num,
-                             times.num_ranks, times.threads_per_rank,
-                             times.num_ranks == 1 ? "plain LibTorch" : "independent plain steps", times.plain_seconds,
-                             times.sharded_seconds, rate, times.sharded_over_plain, arguments.num_repeats,
-                             times.num_messages, times.message_bytes);
+                             shape.num_points, shape.n_layers, shape.n_hidden, shape.n_head, shape.slice_num, num_ranks,
+                             num_threads, num_ranks == 1 ? "plain LibTorch" : "independent plain steps",
+                             step.ceiling_seconds, step.sharded_seconds, rate, 1 / step.efficiency,
+                             arguments.num_repeats, step.num_messages, step.message_bytes);
 }
 
 /// Makes a Transolver of the options' shape, or any model by name and arguments.
@@ -482,8 +466,8 @@ int model_bench_command(std::span<const std::string> arguments)
             const auto found = measure_scaling(options.workloads, options.num_repeats, world);
             if (is_first) report_scaling(options, found);
         } else {
-            const auto times = time_training_step(options.shape, options.num_repeats, world);
-            if (is_first) report(options, times);
+            const auto step = time_training_step(options.shape, "strong", options.num_repeats, world);
+            if (is_first) report_step(options, step, world.size());
         }
         return exit_code::ok;
     };
