@@ -433,13 +433,17 @@ struct SliceWeightGradients {
                         }
                     }
                 }
-                TILE_UNROLL
+#ifdef __CUDACC__
+#pragma unroll(Tile::kLoadsInPlace ? 1 : kSteps)
+#endif
                 for (int k = 0; k < kSteps; ++k) {
+                    if (Tile::kLoadsInPlace) tile.sync();
                     const auto x = tile.load_b(ring.array(slot, 0) + k * 16, kLineX),
                                features = tile.load_b(ring.array(slot, 1) + k * 16, kLineX),
                                result = tile.load_b(ring.array(slot, 2) + k * 16, kLineX);
                     TILE_UNROLL
                     for (int b = 0; b < kBlocks; ++b) {
+                        if (Tile::kLoadsInPlace) tile.sync();
                         tile.mma(w[b], tile.load_a(tables.slices + b * 16 * kLineX + k * 16, kLineX), x);
                         tile.mma(g[b], tile.load_a(tables.states + b * 16 * kLineX + k * 16, kLineX), result);
                         tile.mma(of_sums[b], tile.load_a(tables.sums + b * 16 * kLineX + k * 16, kLineX), features);
@@ -468,6 +472,7 @@ struct SliceWeightGradients {
                 }
                 TILE_UNROLL
                 for (int k = 0; k < kSteps; ++k) {
+                    if (Tile::kLoadsInPlace) tile.sync();
                     const auto x_rows = tile.load_b_rows(ring.array(slot, 0) + k * 16, kLineX);
                     TILE_UNROLL
                     for (int b = 0; b < kBlocks; ++b) tile.mma_to_sum(sums[b][k], left[b], x_rows);

@@ -14,6 +14,11 @@ template <class Tile, int D, int SC, bool FindLogSums, bool Warm, bool Latents =
 struct SliceSums {
     using T = typename Tile::T;
     static constexpr bool kReadsLogSums = !FindLogSums && !Latents;
+    // Where registers are short: loads of each block or step stay behind a synchronisation, and the bias is read anew
+    // for each group of points.
+    static constexpr bool kBlocksInPlace = Tile::kLoadsInPlace && !Latents;
+    static constexpr bool kStepsInPlace = kBlocksInPlace || (Latents && D > Tile::kHeld);
+    static constexpr bool kBiasAgain = kBlocksInPlace || Latents;
     using Copies = Ring<T, D, 2, kReadsLogSums ? 1 : 0>;
     static constexpr bool kAnyRows = false, kPairs = false, kMeans = Latents;
     static constexpr int kTable = SC * kLine<T, D> * static_cast<int>(sizeof(T)) + SC * 4;
@@ -44,7 +49,7 @@ struct SliceSums {
         float totals[kBlocks][Tile::kRows], largest[kBlocks][Tile::kRows];  // largest: of logits, with Latents
         TILE_UNROLL
         for (int b = 0; b < kBlocks; ++b) {
-            if (!Latents) tile.load_rows(slice_bias[b], bias + b * 16);
+            if (!kBiasAgain) tile.load_rows(slice_bias[b], bias + b * 16);
             TILE_UNROLL
             for (int r = 0; r < Tile::kRows; ++r) {
                 totals[b][r] = 0;
@@ -64,18 +69,22 @@ struct SliceSums {
             },
             [&](std::int64_t n, int slot) {
                 typename Tile::Acc w[kBlocks];
-                if (Latents) {  // there are no registers to keep it
+                if (kBiasAgain) {
                     TILE_UNROLL
                     for (int b = 0; b < kBlocks; ++b) tile.load_rows(slice_bias[b], bias + b * 16);
                 }
                 each(w, [&](float& l, int b, int r, int) { l = slice_bias[b][r]; });
-                TILE_UNROLL
+#ifdef __CUDACC__
+#pragma unroll(kBlocksInPlace&& FindLogSums&& D <= 32 ? 1 : kSteps)
+#endif
                 for (int k = 0; k < kSteps; ++k) {
-                    if (Latents && D > Tile::kHeld) tile.sync();  // keeps loads in place: they need registers
+                    if (kStepsInPlace) tile.sync();
                     const auto x = tile.load_b(ring.array(slot, 0) + k * 16, kLineX);
                     TILE_UNROLL
-                    for (int b = 0; b < kBlocks; ++b)
+                    for (int b = 0; b < kBlocks; ++b) {
+                        if (kBlocksInPlace) tile.sync();
                         tile.mma(w[b], tile.load_a(table + b * 16 * kLineX + k * 16, kLineX), x);
+                    }
                 }
                 if (Warm) {
                     TILE_UNROLL
@@ -119,7 +128,7 @@ struct SliceSums {
                 for (int b = 0; b < kBlocks; ++b) left[b] = tile.to_a(w[b]);
                 TILE_UNROLL
                 for (int k = 0; k < kSteps; ++k) {
-                    if (Latents && D > Tile::kHeld) tile.sync();  // keeps loads in place: they need registers
+                    if (kStepsInPlace) tile.sync();
                     const auto right = tile.load_b_rows(ring.array(slot, 1) + k * 16, kLineX);
                     TILE_UNROLL
                     for (int b = 0; b < kBlocks; ++b) tile.mma_to_sum(sums[b][k], left[b], right);

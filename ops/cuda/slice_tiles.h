@@ -35,6 +35,8 @@
 #include "ops/cuda/tensor_tile.h"
 #include "ops/cuda/tile_block.h"
 
+#include <type_traits>
+
 namespace meshard::tiles {
 
 template <class T>
@@ -137,14 +139,15 @@ TILE_FN void for_each_group(const Tile& tile, const Block& block, std::int64_t c
                             const Work& work)
 {
     constexpr int kAhead = kStages<D>;
-    const std::int64_t groups = (count + 16 * P - 1) / (16 * P),
-                       step = static_cast<std::int64_t>(block.parts) * block.teams();
-    const std::int64_t first =
-        static_cast<std::int64_t>(block.part) * block.teams() + (in_step ? 0 : block.team_number());
-    const std::int64_t rounds = groups > first ? (groups - first + step - 1) / step : 0;
-    const auto point = [&](std::int64_t round) {
-        const std::int64_t group = first + (in_step ? block.team_number() : 0) + round * step;
-        return (group < groups ? group : groups - 1) * (16 * P);
+    // 32 bits number 34 billion points; they are used where registers are short.
+    using Count = std::conditional_t<Tile::kLoadsInPlace, int, std::int64_t>;
+    const Count groups = static_cast<Count>((count + 16 * P - 1) / (16 * P)),
+                step = static_cast<Count>(block.parts) * block.teams();
+    const Count first = static_cast<Count>(block.part) * block.teams() + (in_step ? 0 : block.team_number());
+    const Count rounds = groups > first ? (groups - first + step - 1) / step : 0;
+    const auto point = [&](Count round) {
+        const Count group = first + (in_step ? block.team_number() : 0) + round * step;
+        return static_cast<std::int64_t>(group < groups ? group : groups - 1) * (16 * P);
     };
     TILE_UNROLL
     for (int i = 0; i < kAhead; ++i) {
@@ -152,7 +155,7 @@ TILE_FN void for_each_group(const Tile& tile, const Block& block, std::int64_t c
         tile.commit();
     }
     int slot = 0;
-    for (std::int64_t round = 0; round < rounds; ++round) {
+    for (Count round = 0; round < rounds; ++round) {
         tile.template wait<kAhead - 1>();
         block.team_sync();
         work(point(round), slot);

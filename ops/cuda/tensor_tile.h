@@ -269,6 +269,12 @@ struct Tile : WarpLanes {  // fp32 in memory and in the fragments
     using T = float;
     static constexpr bool kTransposes = false;
     static constexpr int kHeld = M == TileMath::Float32 ? 64 : 128;  // channels of left factors that fit the registers
+    // From Blackwell on the compiler keeps more loads in flight than the registers hold, unless it is kept from it.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    static constexpr bool kLoadsInPlace = M == TileMath::Float32;
+#else
+    static constexpr bool kLoadsInPlace = false;
+#endif
     struct A {
         float v[2][4];  // [k / 8]
     };
@@ -395,6 +401,7 @@ struct HalfTile : WarpLanes {
     using T = typename Storage<M>::type;
     static constexpr bool kTransposes = true;
     static constexpr int kHeld = 192;
+    static constexpr bool kLoadsInPlace = false;
     struct A {
         std::uint32_t v[4];
     };
@@ -545,6 +552,7 @@ struct HostTile {
     using T = typename Storage<M>::type;
     static constexpr bool kTransposes = true;
     static constexpr int kHeld = sizeof(T) == 2 ? 192 : 64;
+    static constexpr bool kLoadsInPlace = false;
     static constexpr int kRows = 16, kCols = 16;
     struct Acc {
         float v[kRows][kCols];
