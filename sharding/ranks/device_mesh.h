@@ -32,7 +32,7 @@ public:
     virtual std::optional<at::Generator> generator() const { return std::nullopt; }
 };
 
-/// The name and the number of ranks by which other device meshes know an axis.
+/// The name and the ranks by which other device meshes know an axis.
 struct MeshAxis {
     std::string name;
     std::vector<int> ranks;  ///< those of the world along it, with this rank

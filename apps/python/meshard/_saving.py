@@ -101,7 +101,7 @@ class _Chunk(NamedTuple):
 
 
 def _chunk(ranges: Sequence[tuple[int, int, int]]) -> _Chunk:
-    """Of each dimension: where the block begins, its size, and where it begins in the part."""
+    """The block that `ranges` describes: for each dimension where it begins, its size, and where it begins in the part."""
     def of(part: torch.Tensor) -> torch.Tensor:
         for dim, (_, size, at) in enumerate(ranges):
             part = part.narrow(dim, at, size)
